@@ -1,0 +1,1 @@
+"""Tables in, checked rows out."""

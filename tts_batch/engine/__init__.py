@@ -1,0 +1,1 @@
+"""The engines: the contract, and our own behind it."""

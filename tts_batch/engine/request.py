@@ -1,0 +1,121 @@
+"""The engine contract: SpeechRequest in, SpeechResult out, and the Engine protocol between them.
+
+Nothing here knows about tables, files or journals; importing it loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE_HZ = 24_000
+SAMPLES_PER_FRAME = 1_920
+FRAMES_PER_S = 12.5
+NUM_CODEBOOKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """The ten official generation fields and min_new_tokens. Defaults are the released generation_config.json's.
+
+    `max_new_tokens` is the checkpoint's limit (frames + 1); a request's `max_frames` is what an engine obeys.
+    """
+
+    do_sample: bool = True
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+    subtalker_dosample: bool = True
+    subtalker_temperature: float = 0.9
+    subtalker_top_k: int = 50
+    subtalker_top_p: float = 1.0
+    max_new_tokens: int = 8192
+    min_new_tokens: int = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A voice to clone. `load` is called at most once per engine and key, on any thread."""
+
+    key: str  # content hash: same key, same voice
+    load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked
+    text: str | None = None  # its transcript
+    codes: NDArray[np.integer] | None = None  # [frames, 16], when already encoded
+    x_vector: NDArray[np.float32] | None = None  # when already computed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechRequest:
+    """One clip to make."""
+
+    request_id: str
+    text: str
+    task: str  # "base" | "custom_voice" | "voice_design"
+    seed: int  # 0 .. 2**63 - 1, already derived for this attempt
+    max_frames: int  # codec budget: keep up to this many frames, then only an EOS is a "stop"
+    sampling: SamplingParams
+    language: str | None = None  # None: auto
+    speaker: str | None = None
+    instruct: str | None = None
+    reference: Reference | None = None
+    x_vector_only: bool = False
+    non_streaming: bool | None = None  # prompt layout; None: the official default of the task
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechResult:
+    """How one request ended. Each request ends exactly once."""
+
+    request_id: str
+    audio: NDArray[np.float32] | None  # float32 mono [samples], owned by the receiver
+    sample_rate: int
+    codes: NDArray[np.integer] | None  # [num_frames, 16]; always there for "length" and "loop"
+    num_frames: int
+    finish_reason: str  # "stop" | "length" | "loop" | "error" | "cancelled"
+    eos: bool  # a codec EOS was sampled
+    reason: str | None = None  # one of errors.py's reasons, for "error"
+    error: str | None = None  # the sentence that goes with it
+    effective: Mapping[str, str] = field(default_factory=dict)  # language, speaker, instruct really applied
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What the toolkit asks of an engine.
+
+    `requests` may yield None: nothing ready now. The engine asks for the next only when it has room, never waits
+    on it while it holds work, and takes StopIteration as "no more, ever". It computes on its own thread. `cancel`
+    ends a request as "cancelled" in whatever state it is. Closing the iterator yields nothing and frees everything.
+    """
+
+    sample_rate: int
+
+    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]: ...
+
+    def cancel(self, request_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an engine factory gets. `model` is a local checkpoint folder, already resolved."""
+
+    model: str
+    model_revision: str | None = None
+    device: str = "auto"  # auto | cpu | cuda | xpu | npu | musa
+    dtype: str = "auto"  # auto | float32 | bfloat16
+    runner: str | None = None  # "v1" | "v2"; None: what the platform runs
+    profile: str | None = None
+    placement: str = "colocated"  # colocated | split
+    cuda_graph: bool = True
+    eager: bool = False
+    max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
+    code2wav_mode: str = "utterance"  # utterance | chunked
+    stall_timeout_s: float = 30.0
+    options: Mapping[str, str] = field(default_factory=dict)  # free-form, for engines of other makers

@@ -1,0 +1,1 @@
+"""What will be made: checks, models, budgets, seeds, fingerprints."""

@@ -1,0 +1,1 @@
+"""The job: workers, journal, resume, clips and manifest."""

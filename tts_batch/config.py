@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from tts_batch.errors import UsageError
 
 Format = Literal["wav"]
 Progress = Literal["auto", "bar", "plain", "none"]
@@ -16,7 +21,9 @@ class JobConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    data: tuple[str, ...] = Field(description="Input tables: files or globs (.parquet .csv .tsv .jsonl .txt).")
+    data: tuple[str, ...] = Field(
+        min_length=1, description="Input tables: files or globs (.parquet .csv .tsv .jsonl .txt)."
+    )
     out: Path = Field(description="The run folder.")
 
     # model and engine
@@ -69,3 +76,21 @@ class JobConfig(BaseModel):
     overwrite: bool = False
     shard: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
     progress: Progress = "auto"
+
+
+def build_config(options: Mapping[str, Any]) -> JobConfig:
+    """The job that `options` describe. Whatever is wrong with them becomes one UsageError that names every key."""
+    try:
+        return JobConfig.model_validate(dict(options))
+    except ValidationError as error:
+        raise UsageError(" ".join(_sentence(detail) for detail in error.errors())) from None
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    key = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        near = get_close_matches(key, JobConfig.model_fields, n=1)
+        return f"There is no option {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
+    if detail["type"] == "missing":
+        return f"The option {key!r} is missing: {JobConfig.model_fields[key].description}"
+    return f"The option {key!r} cannot be {detail['input']!r}: {detail['msg']}."

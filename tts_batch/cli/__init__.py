@@ -1,1 +1,1 @@
-"""The click commands, one module each."""
+"""The click commands, one module each. At import they load click and nothing heavier."""

@@ -1,0 +1,61 @@
+"""Severity for every test: one thread each, no network, a cache of its own, and in CI no test may be skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; programs that tests start inherit it
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Build tiny checkpoints once a session, away from the user's cache, for all xdist workers together."""
+    if "TTS_BATCH_CACHE" not in os.environ:
+        import tempfile
+
+        folder = tempfile.TemporaryDirectory(prefix="tts-batch-test-cache-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["TTS_BATCH_CACHE"] = folder.name  # xdist workers inherit it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests under tests/gpu need a CUDA device."""
+    gpu_tests = [item for item in items if item.path.is_relative_to(GPU_TESTS)]
+    if gpu_tests:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in gpu_tests:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a skipped test is a failed one: a check that quietly stopped running proves nothing."""
+    report = yield
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail") and not _needs_gpu(item):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that skips itself."""
+    report = yield
+    if os.environ.get("CI") and report.skipped and not _needs_gpu(collector):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
+
+
+def _needs_gpu(node: pytest.Item | pytest.Collector) -> bool:
+    return node.path.is_relative_to(GPU_TESTS)

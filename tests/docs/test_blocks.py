@@ -1,0 +1,56 @@
+"""What the READMEs tell a reader to type is typed here, in order, in a folder that holds only the examples."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import ROOT, code_blocks
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "recipes").glob("*/README.md"))]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for folder in ("examples", "recipes"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def _run(language: str, code: str, folder: Path) -> None:
+    command = {"bash": ["bash", "-euo", "pipefail", "-c", code], "python": [sys.executable, "-W", "error", "-c", code]}
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(command[language], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run(page: Path, clone: Path) -> None:
+    blocks = [(language, code) for language, code in code_blocks(page) if language in {"bash", "python"}]
+    assert blocks, "a page without a runnable block shows nothing"
+    for language, code in blocks:
+        _run(language, code, clone)
+
+
+def test_the_first_two_commands_do_everything() -> None:
+    """Installing cannot run inside a test; .ci/run installs, and the rest of both commands is run here and there."""
+    (first, second) = [code.strip() for language, code in code_blocks(README) if language == "sh"][:2]
+    install, _, use = first.partition(" && ")
+    assert install == "pip install -e ."
+    assert any(use in code.splitlines() for language, code in code_blocks(README) if language == "bash")
+    install, _, test = second.partition(" && ")
+    assert install == 'pip install -e ".[test]"'
+    assert re.search(rf"^{re.escape(test)}\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(r"(?:examples|recipes|notebooks|tests)/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -24,7 +24,6 @@ OFFICIAL_SMALL = {
 FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer_config.json",
     "vocab.json",
     "merges.txt",
     "model.safetensors",
@@ -50,8 +49,8 @@ class Checkpoint:
     generation: dict[str, Any]  # the ten official generation fields
 
     def supported_languages(self) -> list[str]:
-        """Return the names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
-        return ["auto", *(name for name in self.config.languages if not name.endswith("_dialect"))]
+        """Return the language names a request may ask for, "auto" first."""
+        return self.config.supported_languages
 
     def speakers(self) -> list[str]:
         """Return the built-in speakers of a CustomVoice checkpoint; empty for the other kinds."""
@@ -74,11 +73,11 @@ def resolve_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 def _fetch(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(FILES)))
-    except (OSError, ValueError, HfHubHTTPError) as error:
+        # Everything the official package would load too, so that the folder serves for comparisons.
+        return Path(snapshot_download(repo_id, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+    except (OSError, ValueError) as error:  # hub errors are OSErrors
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"model {repo_id!r} cannot be had from the hub: {reason} {_options()}") from error
 

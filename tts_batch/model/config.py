@@ -106,6 +106,16 @@ class ModelConfig:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str | bool]
 
+    @property
+    def supported_languages(self) -> list[str]:
+        """The names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
+        return ["auto", *(name for name in self.languages if not name.endswith("_dialect"))]
+
+    @property
+    def takes_instruct(self) -> bool:
+        """Whether an instruct enters the prompt. The 0.6B CustomVoice was not trained with any."""
+        return self.kind == "voice_design" or (self.kind == "custom_voice" and self.size != "0b6")
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
         """Take the parsed config.json. Raises ConfigError naming a key that is missing, ill-typed or unsupported."""

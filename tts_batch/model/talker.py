@@ -52,6 +52,11 @@ class Talker(nn.Module):
         """The layers and the final norm."""
         return self.model
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.codec_head.weight.device
+
     def project_text(self, ids: Tensor) -> Tensor:
         """Return the vectors [..., H] of text token ids [...]."""
         return self.text_projection(self.model.text_embedding(ids))

@@ -1,0 +1,152 @@
+"""The codec's encoder, 24 kHz speech to codes: Mimi's, with attention over the whole past.
+
+Mimi's configuration names a window of 250 steps (10 s). The official package never applied it, transformers does
+from version 5 on; written out here, the codes of a long reference depend on no installed version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tts_batch.model.layers import rotary
+from tts_batch.model.speech_tokenizer.causal import CausalConv1d
+from tts_batch.model.speech_tokenizer.quantizer import EncoderQuantizer
+from tts_batch.model.speech_tokenizer.transformer import TransformerLayer
+
+STEPS_PER_FRAME = 2  # convolutions and transformer run at 25 Hz, codes at 12.5 Hz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """The shape of the encoder, under Mimi's names and with Mimi's own values where a file leaves one out."""
+
+    num_filters: int = 64
+    kernel_size: int = 7
+    residual_kernel_size: int = 3
+    last_kernel_size: int = 3
+    compress: int = 2
+    upsampling_ratios: tuple[int, ...] = (8, 6, 5, 4)
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 8
+    head_dim: int = 64
+    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    codebook_size: int = 2048
+    codebook_dim: int = 256
+    num_quantizers: int = 32
+    num_semantic_quantizers: int = 1
+
+    @classmethod
+    def from_mimi(cls, values: Mapping[str, Any]) -> EncoderConfig:
+        """Take what matters here from a MimiConfig's values."""
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+
+
+class CodecEncoder(nn.Module):
+    """Speech [B, 1, samples] to codes int64 [B, levels, ceil(samples / 1920)]."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.encoder = ConvEncoder(config)
+        self.encoder_transformer = EncoderTransformer(config)
+        self.downsample = CausalConv1d(
+            width, width, 2 * STEPS_PER_FRAME, stride=STEPS_PER_FRAME, bias=False, pad_mode="replicate"
+        )
+        self.quantizer = EncoderQuantizer(
+            latent_width=width,
+            width=config.codebook_dim,
+            codebook_size=config.codebook_size,
+            semantic=config.num_semantic_quantizers,
+            acoustic=config.num_quantizers - config.num_semantic_quantizers,
+        )
+
+    def forward(self, audio: Tensor, levels: int) -> Tensor:
+        return self.quantizer.encode(self.latent(audio), levels)
+
+    def latent(self, audio: Tensor) -> Tensor:
+        """What is quantized, [B, hidden_size, frames]."""
+        steps = self.encoder(audio).transpose(1, 2)
+        return self.downsample(self.encoder_transformer(steps).transpose(1, 2))
+
+
+class ConvEncoder(nn.Module):
+    """Strided convolutions down to 25 Hz: [B, 1, samples] -> [B, hidden_size, ceil(samples / 960)]."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.num_filters
+        layers: list[nn.Module] = [CausalConv1d(1, width, config.kernel_size)]
+        for stride in reversed(config.upsampling_ratios):
+            layers += [
+                ResidualUnit(width, width // config.compress, config.residual_kernel_size),
+                nn.ELU(),
+                CausalConv1d(width, 2 * width, 2 * stride, stride=stride),
+            ]
+            width *= 2
+        layers += [nn.ELU(), CausalConv1d(width, config.hidden_size, config.last_kernel_size)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class ResidualUnit(nn.Module):
+    """Two convolutions through a narrower middle, added to the input."""
+
+    def __init__(self, width: int, middle: int, kernel_size: int) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.ELU(), CausalConv1d(width, middle, kernel_size), nn.ELU(), CausalConv1d(middle, width, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.block(x)
+
+
+class EncoderTransformer(nn.Module):
+    """Causal transformer over the 25 Hz steps, [B, T, hidden_size] -> same."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(
+            TransformerLayer(
+                config.hidden_size,
+                heads=config.num_attention_heads,
+                head_dim=config.head_dim,
+                mlp=GeluMLP(config.hidden_size, config.intermediate_size),
+                norms=(
+                    nn.LayerNorm(config.hidden_size, eps=config.norm_eps),
+                    nn.LayerNorm(config.hidden_size, eps=config.norm_eps),
+                ),
+            )
+            for _ in range(config.num_hidden_layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)
+        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x
+
+
+class GeluMLP(nn.Module):
+    """Two linear maps with an exact GELU between them."""
+
+    def __init__(self, width: int, middle: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, middle, bias=False)
+        self.fc2 = nn.Linear(middle, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))

@@ -90,16 +90,10 @@ def build_prompt(
 
     Raises PromptError when the request does not fit the model.
     """
-    config, vectors = model.config, model.prompt_vectors
+    config, vectors, tokenizer = model.config, model.prompt_vectors, model.text_tokenizer
     if task != config.kind:
         raise PromptError("wrong_task", f"task {task!r} needs a {task} checkpoint; this one is {config.kind}.")
-    if task != "base":
-        x_vector = None
-    if task != "custom_voice":
-        speaker = None
-    elif (speaker := (speaker or "").lower()) not in config.speakers:
-        known = ", ".join(config.speakers)
-        raise PromptError("bad_speaker", f"speaker {speaker!r} is not one of this checkpoint's: {known}.")
+    speaker = _built_in_speaker(config, speaker) if task == "custom_voice" else None
     language = _spoken_language(config, language, speaker)
     if not config.takes_instruct:
         instruct = None
@@ -109,38 +103,33 @@ def build_prompt(
     if icl and not ref_text:
         raise PromptError("ref_text_missing", "a reference needs its transcript, unless x_vector_only is set.")
 
-    tokenizer = model.text_tokenizer
+    instruct_ids = _encode(tokenizer, instruct) if instruct else []
+    ref_ids = _encode(tokenizer, ref_text) if icl and ref_text else []
     text_ids = _encode(tokenizer, text)
     if not text_ids:
         raise PromptError("empty_text", "the text is empty.")
-    ref_ids = _encode(tokenizer, ref_text) if icl else []
-    instruct_ids = _encode(tokenizer, instruct) if instruct else []
     ids = torch.tensor([*instruct_ids, *ref_ids, *text_ids], device=model.device)
     instruct_vectors, spoken = model.talker.project_text(ids).tensor_split([len(instruct_ids)])
 
     head = [vectors.user, instruct_vectors, vectors.end] if instruct else []
     head += [vectors.assistant, vectors.tts_pad + vectors.languages[language]]
-    if speaker is not None:
+    if speaker:
         head.append(vectors.tts_pad + vectors.speakers[speaker])
-    if x_vector is not None:
+    elif task == "base" and x_vector is not None:
         head.append(vectors.tts_pad + x_vector.to(vectors.tts_pad))
     head.append(vectors.tts_bos + vectors.codec_pad)
 
+    frames = (
+        model.talker.embed_frames(ref_codes.to(model.device, torch.long)) if icl and ref_codes is not None else None
+    )
     if non_streaming is None:
         non_streaming = task != "base"
-    frames = model.talker.embed_frames(ref_codes.to(model.device)) if icl else None
-    layout = _whole_text if non_streaming else _streamed_text
-    body, trailing = layout(vectors, spoken, frames)
-
+    body, trailing = (_whole_text if non_streaming else _streamed_text)(vectors, spoken, frames)
     embeds = torch.cat([*head, body])
     if len(embeds) >= model.talker.config.max_position_embeddings:
         raise PromptError("text_too_long", f"text and reference take {len(embeds)} positions, more than there are.")
-    effective = {"language": language}
-    if speaker is not None:
-        effective["speaker"] = speaker
-    if instruct:
-        effective["instruct"] = instruct
-    return Prompt(embeds, trailing, effective, len(text_ids))
+    applied = {"language": language, "speaker": speaker, "instruct": instruct}
+    return Prompt(embeds, trailing, {name: value for name, value in applied.items() if value}, len(text_ids))
 
 
 def _whole_text(vectors: PromptVectors, text: Tensor, frames: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -160,13 +149,20 @@ def _streamed_text(vectors: PromptVectors, text: Tensor, frames: Tensor | None) 
     return torch.cat([text, padding]) + codec, vectors.tts_pad
 
 
+def _built_in_speaker(config: ModelConfig, speaker: str | None) -> str:
+    name = (speaker or "").lower()
+    if name not in config.speakers:
+        raise PromptError("bad_speaker", f"speaker {speaker!r} is not one of {', '.join(config.speakers)}.")
+    return name
+
+
 def _spoken_language(config: ModelConfig, language: str | None, speaker: str | None) -> str:
     """Return the name of the language tag: a dialect speaker turns Chinese and auto into their dialect."""
     language = (language or "auto").lower()
     if language not in config.supported_languages:
         known = ", ".join(config.supported_languages)
         raise PromptError("bad_language", f"language {language!r} is not one of {known}.")
-    dialect = config.dialects.get(speaker) if speaker is not None else False
+    dialect = config.dialects.get(speaker) if speaker else False
     return str(dialect) if dialect and language in ("auto", "chinese") else language
 
 

@@ -23,10 +23,11 @@ class Qwen3TTS:
     `network` holds what stands in model.safetensors, under the same names; `speech_tokenizer` has a file of its own.
     """
 
-    def __init__(self, config: ModelConfig, codec: CodecConfig, text_tokenizer: TextTokenizer | None) -> None:
-        """Lay out the network on the meta device, without values. Only prompts need the tokenizer."""
+    text_tokenizer: TextTokenizer
+
+    def __init__(self, config: ModelConfig, codec: CodecConfig) -> None:
+        """Lay out the network on the meta device: names, shapes and counts, no values and no text tokenizer."""
         self.config = config
-        self.text_tokenizer = text_tokenizer
         with torch.device("meta"):
             self.talker = Talker(config.talker, config.code_predictor)
             self.speaker_encoder = SpeakerEncoder(config.speaker_encoder) if config.speaker_encoder else None
@@ -38,11 +39,6 @@ class Qwen3TTS:
             module.requires_grad_(False).eval()
 
     @classmethod
-    def meta(cls, config: ModelConfig, codec: CodecConfig) -> Qwen3TTS:
-        """Return the network without values: its names, shapes and counts."""
-        return cls(config, codec, None)
-
-    @classmethod
     def load(
         cls,
         checkpoint: Checkpoint,
@@ -51,8 +47,9 @@ class Qwen3TTS:
         codec_dtype: torch.dtype = torch.float32,
     ) -> Qwen3TTS:
         """Load a checkpoint. Raises WeightsError when a file does not fit the configuration."""
-        model = cls(checkpoint.config, checkpoint.codec, TextTokenizer(checkpoint.path))
         folder = checkpoint.path
+        model = cls(checkpoint.config, checkpoint.codec)
+        model.text_tokenizer = TextTokenizer(folder)
         load_weights(model.network, folder / "model.safetensors", device, dtype)
         load_weights(model.speech_tokenizer, folder / "speech_tokenizer" / "model.safetensors", device, codec_dtype)
         return model
@@ -62,14 +59,15 @@ class Qwen3TTS:
         cls,
         config: ModelConfig,
         codec: CodecConfig,
-        text_tokenizer: TextTokenizer | None,
+        text_tokenizer: TextTokenizer,
         device: torch.device | str,
         dtype: torch.dtype,
         codec_dtype: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> Qwen3TTS:
         """Return a model of the given shapes with random weights, for timing without a checkpoint."""
-        model = cls(config, codec, text_tokenizer)
+        model = cls(config, codec)
+        model.text_tokenizer = text_tokenizer
         fill_random(model.network, device, dtype, seed)
         fill_random(model.speech_tokenizer, device, codec_dtype, seed)
         return model

@@ -1,0 +1,220 @@
+"""Reference recordings: what a file is, how long it is, and its samples as the model takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import stat
+from functools import lru_cache
+from io import BufferedReader, BytesIO
+from typing import Any, BinaryIO
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from tts_batch.dataset.sniff import decode_with_audioread, sniff
+from tts_batch.errors import RowError
+from tts_batch.records import RefAudio
+
+SAMPLE_RATE_HZ = 24_000
+MIN_REFERENCE_S = 0.5  # below: refused; the speaker encoder needs a voice, not a click
+SHORT_REFERENCE_S = 3.0  # below: remarked; the model is made for clips of 3 s and more
+LONG_REFERENCE_S = 30.0  # above: remarked; clones get worse
+MAX_REFERENCE_S = 120.0  # above: refused; audio is never cut under a whole transcript
+SILENT_PEAK = 1e-4  # -80 dBFS beside any constant offset: dither, not speech
+QUIET_PEAK = 0.01  # -40 dBFS
+
+log = logging.getLogger(__name__)
+
+
+def probe_reference(ref: RefAudio) -> float | None:
+    """Return the length in seconds by the header, None where only decoding tells.
+
+    Raises RowError: ref_missing, ref_unreadable (not a file, empty, or clearly not audio), ref_too_short, ref_too_long.
+    """
+    if ref.path is not None:
+        found = _stat(ref)
+        return _probe_file(ref.path, found.st_size, found.st_mtime_ns)
+    if ref.array is not None:
+        return _check_length(max(np.shape(ref.array), default=0) / _rate_hz(ref))
+    return _probe(BytesIO(ref.data or b""))
+
+
+def content_key(ref: RefAudio) -> str:
+    """Return sha256 of the reference's content, in hex: equal keys are the same voice whatever the labels say.
+
+    A file is hashed once for each path, size and modification time. Raises RowError(ref_missing, ref_unreadable).
+    """
+    if ref.path is None:
+        return ref.label.removeprefix("sha256:")
+    found = _stat(ref)
+    return _file_key(ref.path, found.st_size, found.st_mtime_ns)
+
+
+def load_reference(ref: RefAudio) -> NDArray[np.float32]:
+    """Return float32 mono [samples] at 24 kHz, never clipped, never cut.
+
+    Raises RowError: ref_missing, ref_unreadable, ref_too_short, ref_too_long, ref_non_finite, ref_silent. Remarks on
+    short, long, quiet and over-loud recordings go to the log.
+    """
+    samples, rate_hz = _decode(ref)
+    mono = to_mono(samples)
+    if not np.isfinite(mono).all():
+        raise RowError("ref_non_finite", f"ref_audio {ref.label} holds NaN or infinite samples: export it again.")
+    _check_length(mono.size / rate_hz)
+    _remark_length(mono.size / rate_hz, ref)
+    return resample(_check_level(mono, ref), rate_hz)
+
+
+def resample(mono: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
+    """Return `mono` [samples] at 24 kHz, exactly as librosa.resample(res_type="soxr_hq") does.
+
+    soxr is called directly because librosa compiles for many seconds in every process that first resamples.
+    """
+    if rate_hz == SAMPLE_RATE_HZ:
+        return mono
+    num_samples = math.ceil(mono.size * (float(SAMPLE_RATE_HZ) / rate_hz))
+    out = np.asarray(soxr.resample(mono, rate_hz, SAMPLE_RATE_HZ, quality="soxr_hq"), dtype=np.float32)
+    return np.pad(out[:num_samples], (0, max(0, num_samples - out.size)))
+
+
+def to_mono(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Average the channels of [samples], [channels, samples] or [samples, channels]; integers are scaled by range."""
+    if samples.ndim == 2:
+        # Channels are the short side; librosa too averages channels-first.
+        channels_first = samples if samples.shape[0] <= samples.shape[1] else samples.T
+        if channels_first.shape[0] > 32:
+            raise RowError(
+                "ref_unreadable", f"ref_audio has the shape {samples.shape}: that is not channels and samples."
+            )
+        return np.asarray(_to_float(channels_first).mean(axis=0), dtype=np.float32)
+    if samples.ndim != 1:
+        raise RowError(
+            "ref_unreadable", f"ref_audio has {samples.ndim} dimensions: samples have one, or two with channels."
+        )
+    return _to_float(samples)
+
+
+def _to_float(samples: NDArray[Any]) -> NDArray[np.float32]:
+    kind = samples.dtype
+    if kind.kind == "f":
+        return samples.astype(np.float32)
+    if kind.kind == "u":
+        half = 2.0 ** (8 * kind.itemsize - 1)
+        return ((samples.astype(np.float64) - half) / half).astype(np.float32)
+    # Plain Python numbers arrive as int64, which no recording is: take the smallest usual width that holds them.
+    width = next(
+        (bits for bits in (16, 32) if np.abs(samples, dtype=np.float64).max(initial=0) <= 2.0 ** (bits - 1)), 64
+    )
+    bits = width if kind.itemsize == 8 else 8 * kind.itemsize
+    return (samples / 2.0 ** (bits - 1)).astype(np.float32)
+
+
+def _decode(ref: RefAudio) -> tuple[NDArray[Any], int]:
+    if ref.array is not None:
+        return np.asarray(ref.array), _rate_hz(ref)
+    if ref.path is not None:
+        _stat(ref)
+        with _open(ref.path) as source:
+            return _decode_file(source, ref)
+    return _decode_file(BytesIO(ref.data or b""), ref)
+
+
+def _decode_file(source: BinaryIO, ref: RefAudio) -> tuple[NDArray[Any], int]:
+    try:
+        with soundfile.SoundFile(source) as sound:
+            limit = int(MAX_REFERENCE_S * sound.samplerate) + 1  # one more sample than allowed is enough to refuse
+            return sound.read(limit, dtype="float32", always_2d=True).T, int(sound.samplerate)
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        source.seek(0)
+        data = source.read()
+        decoded = decode_with_audioread(data, MAX_REFERENCE_S)
+        if decoded is None:
+            raise RowError(
+                "ref_unreadable",
+                f"ref_audio {ref.label} is {sniff(data)} that cannot be decoded ({error}): save it as WAV or FLAC.",
+            ) from error
+        return decoded
+
+
+def _check_level(mono: NDArray[np.float32], ref: RefAudio) -> NDArray[np.float32]:
+    peak = float(np.abs(mono).max())
+    swing = float(np.ptp(mono)) / 2  # a constant offset is no sound
+    if swing < SILENT_PEAK:
+        raise RowError("ref_silent", f"ref_audio {ref.label} is silent: its peak is {swing:.1e} of full scale.")
+    if swing < QUIET_PEAK:
+        log.warning("ref_audio %s is quiet: its peak is %.1f dBFS", ref.label, 20 * math.log10(swing))
+    if peak > 1:
+        log.warning("ref_audio %s peaks at %.2f of full scale and was scaled down to 1", ref.label, peak)
+        return mono / np.float32(peak)
+    return mono
+
+
+def _check_length(seconds: float) -> float:
+    if seconds < MIN_REFERENCE_S:
+        raise RowError("ref_too_short", f"ref_audio lasts {seconds:.2f} s: at least {MIN_REFERENCE_S} s are needed.")
+    if seconds > MAX_REFERENCE_S:
+        raise RowError(
+            "ref_too_long",
+            f"ref_audio lasts {seconds:.0f} s, more than the {MAX_REFERENCE_S:.0f} s allowed "
+            f"({math.ceil(seconds * 12.5)} codec frames): cut it together with its transcript.",
+        )
+    return seconds
+
+
+def _remark_length(seconds: float, ref: RefAudio) -> None:
+    if seconds < SHORT_REFERENCE_S or seconds > LONG_REFERENCE_S:
+        log.warning("ref_audio %s lasts %.1f s: 3 to 30 s clone best", ref.label, seconds)
+
+
+def _rate_hz(ref: RefAudio) -> int:
+    assert ref.sampling_rate_hz is not None, "samples always come with their rate"
+    return ref.sampling_rate_hz
+
+
+def _stat(ref: RefAudio) -> os.stat_result:
+    assert ref.path is not None
+    try:
+        found = os.stat(ref.path)
+    except (OSError, ValueError) as error:
+        raise RowError("ref_missing", f"ref_audio {ref.label!r} is not there: looked for {ref.path}.") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise RowError("ref_unreadable", f"ref_audio {ref.path} is not a file.")
+    return found
+
+
+def _open(path: str) -> BufferedReader:
+    try:
+        # By descriptor: a file object without a name makes libsndfile look at the content, not at the suffix.
+        return open(os.open(path, os.O_RDONLY), "rb")
+    except OSError as error:
+        raise RowError("ref_unreadable", f"ref_audio {path} cannot be opened: {error.strerror}.") from error
+
+
+@lru_cache(maxsize=65536)
+def _file_key(path: str, size_bytes: int, mtime_ns: int) -> str:
+    with _open(path) as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=65536)
+def _probe_file(path: str, size_bytes: int, mtime_ns: int) -> float | None:
+    with _open(path) as source:
+        return _probe(source)
+
+
+def _probe(source: BinaryIO) -> float | None:
+    try:
+        with soundfile.SoundFile(source) as sound:
+            seconds = sound.frames / sound.samplerate
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        source.seek(0)
+        found = sniff(source.read(4096))
+        if not found.may_be_audio:
+            raise RowError("ref_unreadable", f"ref_audio is {found}, not a recording.") from error
+        return None
+    return _check_length(seconds)

@@ -1,0 +1,164 @@
+"""Parquet and Arrow files in small batches, with only the columns asked for.
+
+Audio columns make this delicate: a row group may hold more than 2 GiB, which Arrow cannot convert in one piece, so
+batches with binary or nested columns stay small and nothing is ever concatenated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from tts_batch.dataset.files import TableFile
+from tts_batch.dataset.tables import RawRow
+from tts_batch.errors import UsageError
+
+_PLAIN_BATCH = 1024
+_AUDIO_BATCH = 16  # rows: 16 recordings of 64 MiB still fit one Arrow array
+_SAMPLE_ROWS = 64
+
+
+class _BinaryTable:
+    """What Parquet and Arrow files share. A subclass sets `_schema` and yields record batches."""
+
+    file: TableFile
+    _schema: pa.Schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self._schema.names, *(name for name, _ in self.file.partitions if name not in self._schema.names))
+
+    @property
+    def audio_columns(self) -> frozenset[str]:
+        return frozenset(field.name for field in self._schema if _holds_audio(field.type))
+
+    def sample(self, names: Collection[str]) -> Mapping[str, Any]:
+        found: dict[str, Any] = {}
+        for row in self.rows(names):
+            found = {name: value for name, value in row.cells.items() if value is not None} | found
+            if len(found) == len(names) or row.number >= _SAMPLE_ROWS:
+                break
+        return found
+
+    def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
+        own = [name for name in self._schema.names if name in set(columns)]
+        constant = {name: value for name, value in self.file.partitions if name in columns and name not in own}
+        heavy = any(_may_be_large(self._schema.field(name).type) for name in own)
+        number = 0
+        for batch in self._batches(own, _AUDIO_BATCH if heavy else _PLAIN_BATCH):
+            cells = [_cells(batch.column(name)) for name in own]
+            for i in range(batch.num_rows):
+                number += 1
+                yield RawRow(number, {name: values[i] for name, values in zip(own, cells, strict=True)} | constant)
+
+    def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+
+class ParquetTable(_BinaryTable):
+    """A Parquet file."""
+
+    def __init__(self, file: TableFile) -> None:
+        self.file = file
+        try:
+            with self._open() as parquet:
+                self._schema = parquet.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"{file.name} cannot be read as Parquet: {error}") from error
+        _check_names(self._schema, file)
+
+    def _open(self) -> pq.ParquetFile:
+        return pq.ParquetFile(self.file.path if self.file.is_local else self.file.open())
+
+    def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        with self._open() as parquet:
+            yield from parquet.iter_batches(batch_size=batch_size, columns=columns, use_threads=False)
+
+
+class ArrowTable(_BinaryTable):
+    """An Arrow IPC stream or file, as `datasets` saves them."""
+
+    def __init__(self, file: TableFile) -> None:
+        self.file = file
+        try:
+            with file.open() as source:
+                self._schema = self._read(source).schema
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"{file.name} cannot be read as Arrow IPC: {error}") from error
+        _check_names(self._schema, file)
+
+    @staticmethod
+    def _read(source: Any) -> Any:
+        try:
+            return pa.ipc.open_stream(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            return pa.ipc.open_file(source)
+
+    def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        with self.file.open() as source:
+            reader = self._read(source)
+            streamed = hasattr(reader, "read_next_batch")
+            for batch in reader if streamed else map(reader.get_batch, range(reader.num_record_batches)):
+                wanted = batch.select(columns)
+                for start in range(0, batch.num_rows, batch_size):
+                    yield wanted.slice(start, batch_size)
+
+
+def _check_names(schema: pa.Schema, file: TableFile) -> None:
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{file.name} has two columns named {twice!r}: rename one of them.")
+
+
+def _holds_binary(kind: pa.DataType) -> bool:
+    """Whether `kind` is, or contains, raw bytes."""
+    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    if any(test(kind) for test in is_bytes):
+        return True
+    if pa.types.is_dictionary(kind):
+        return _holds_binary(kind.value_type)
+    return any(_holds_binary(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _holds_audio(kind: pa.DataType) -> bool:
+    """Whether a column of `kind` is recordings rather than facts about the row: too heavy to be carried through."""
+    is_array = pa.types.is_struct(kind) and {"array", "sampling_rate"} <= {field.name for field in kind}
+    return is_array or _holds_binary(kind)
+
+
+def _may_be_large(kind: pa.DataType) -> bool:
+    return pa.types.is_nested(kind) or _holds_binary(kind)
+
+
+def _cells(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return [_value(scalar) for scalar in column]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)  # Python's datetime knows no nanoseconds
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """As `as_py`, but numbers in lists stay numpy arrays: their type says how samples are scaled."""
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _value(value) for name, value in scalar.items()}
+    if not isinstance(scalar, pa.ListScalar):
+        return scalar.as_py()
+    values = scalar.values
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return values.to_numpy(zero_copy_only=False)
+    items = [_value(item) for item in values]
+    if items and all(isinstance(item, np.ndarray) for item in items) and len({item.shape for item in items}) == 1:
+        return np.stack(items)  # channels
+    return items

@@ -1,0 +1,80 @@
+"""Cells of simple types: text, flags, numbers and the task, whatever type the table stores them in."""
+
+from __future__ import annotations
+
+import re
+from math import isnan
+from typing import Any
+
+from tts_batch.errors import Reason, RowError
+from tts_batch.records import TASKS, Task
+
+_DIGITS = re.compile(r"[+-]?[0-9]{1,40}(?:\.0+)?")  # "7.0" is what pandas writes for 7 beside a null
+MAX_SEED = 2**63 - 1
+_TRUE = frozenset({"true", "t", "yes", "y", "1"})
+_FALSE = frozenset({"false", "f", "no", "n", "0"})
+_TASK_OF: dict[str, Task] = {task.replace("_", ""): task for task in TASKS} | {"voiceclone": "base", "clone": "base"}
+
+
+def is_empty(cell: Any) -> bool:
+    """Whether a cell says nothing: null, blank, or the NaN that pandas leaves for null."""
+    return cell is None or (isinstance(cell, str) and not cell.strip()) or (isinstance(cell, float) and isnan(cell))
+
+
+def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
+    """Return the text of a cell unchanged, None for an empty one. Raises RowError(reason) for other types."""
+    if is_empty(cell):
+        return None
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, bytes):
+        try:
+            return cell.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RowError(reason, f"{column} is bytes that are not UTF-8: {error.reason}.") from error
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return str(cell)
+    raise RowError(reason, f"{column} is a {type(cell).__name__}, not text.")
+
+
+def parse_flag(cell: Any, column: str) -> bool | None:
+    """Return True or False, None for an empty cell. Raises RowError(bad_row)."""
+    if is_empty(cell):
+        return None
+    if isinstance(cell, bool):
+        return cell
+    word = str(int(cell) if isinstance(cell, float) and cell in {0.0, 1.0} else cell).strip().casefold()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise RowError("bad_row", f"{column} is {cell!r}: it takes true or false.")
+
+
+def parse_whole(cell: Any, column: str, low: int, high: int, reason: Reason) -> int | None:
+    """Return an integer within low..high, None for an empty cell. Raises RowError(reason)."""
+    if is_empty(cell):
+        return None
+    value = _whole(cell)
+    if value is None or not low <= value <= high:
+        raise RowError(reason, f"{column} is {cell!r}: it takes a whole number from {low} to {high}.")
+    return value
+
+
+def _whole(cell: Any) -> int | None:
+    if isinstance(cell, str):
+        digits = cell.strip()
+        return int(digits.partition(".")[0]) if _DIGITS.fullmatch(digits) else None
+    if isinstance(cell, bool) or not isinstance(cell, int | float) or cell != cell // 1:
+        return None
+    return int(cell)
+
+
+def parse_task(cell: Any) -> Task | None:
+    """Return the task, None for an empty cell; "CustomVoice" and "custom-voice" are custom_voice."""
+    if is_empty(cell):
+        return None
+    task = _TASK_OF.get("".join(char for char in str(cell).casefold() if char.isalnum()))
+    if task is None:
+        raise RowError("wrong_task", f"task is {cell!r}: it takes {', '.join(TASKS)}.")
+    return task

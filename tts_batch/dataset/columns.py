@@ -1,0 +1,182 @@
+"""Which of a table's columns is which of ours: --map, aliases, near misses, and what is carried through."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.speakers import PRESET_SPEAKERS, normalise_speaker
+from tts_batch.errors import UsageError
+
+COLUMNS: tuple[str, ...] = (
+    "id",
+    "text",
+    "language",
+    "speaker",
+    "instruct",
+    "ref_audio",
+    "ref_text",
+    "x_vector_only",
+    "seed",
+    "task",
+    "non_streaming",
+    "max_frames",
+)
+
+# Names that other tools use and that can mean only one thing.
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "id": ("utt", "utt_id", "utterance_id", "custom_id", "key", "__key__"),
+    "text": ("input", "sentence", "transcript", "transcription", "normalized_text", "gen_text", "gt_text", "lines"),
+    "language": ("lang", "lang_code", "language_type", "language_idx"),
+    "speaker": ("speaker_idx", "speaker_name"),
+    "instruct": ("instructions", "instruction"),
+    "ref_audio": ("prompt_wav", "prompt_audio", "speaker_wav", "audio_prompt", "audio_prompt_path", "ref_wav"),
+    "ref_text": ("prompt_text", "ref_transcript"),
+    "x_vector_only": ("x_vector_only_mode", "xvec_only"),
+}
+_OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in _ALIASES.items() for alias in aliases}
+
+AMBIGUOUS: tuple[str, ...] = ("voice", "speaker_id")
+"""A preset's name to some tools, a recording's path or a number to others: read by content."""
+
+_TALKER_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens", "max_tokens")
+_SAMPLING = frozenset((*_TALKER_SAMPLING, "subtalker_temperature", "subtalker_top_k", "subtalker_top_p"))
+_AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".wma"})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMap:
+    """How to read one table. `ours` maps our names to the table's; every other column is in `extras`."""
+
+    ours: Mapping[str, str]
+    extras: tuple[str, ...]
+
+
+def is_known(name: str) -> bool:
+    """Whether `name` is, loosely spelt, one of our columns or an alias of one."""
+    loose = _loosely(name)
+    return loose in COLUMNS or loose in _OURS_OF_ALIAS
+
+
+def check_mapping(mapping: Mapping[str, str]) -> None:
+    """Raise UsageError when --map names a column that we do not have."""
+    for name in mapping:
+        if name not in COLUMNS:
+            raise UsageError(f"--map {name}={mapping[name]}: {name!r} is not one of {', '.join(COLUMNS)}.")
+
+
+def map_columns(
+    names: Collection[str],
+    mapping: Mapping[str, str],
+    *,
+    sample: Mapping[str, Any],
+    strict: bool,
+    table: str,
+    notes: Notes,
+) -> ColumnMap:
+    """Resolve a table's column `names`.
+
+    `sample` holds a first value for the names in AMBIGUOUS. `--map NAME=` (nothing) says that no column is NAME.
+    Raises UsageError for a mapped column that is not there, no text column, two columns that could both be the
+    text, and under `strict` for every unknown column.
+    """
+    ours = _mapped(names, mapping, table)
+    taken = set(ours.values())
+    free = [name for name in names if name not in taken]
+    off = {name for name, column in mapping.items() if not column}
+    _take_known(free, ours, off, table, notes)
+    _take_ambiguous(free, ours, off, sample, notes)
+    taken = set(ours.values())
+    extras = tuple(name for name in names if name not in taken)
+    if "text" not in ours:
+        raise UsageError(_no_text(names, table))
+    _remark_unknown(extras, ours, strict=strict, table=table, notes=notes)
+    return ColumnMap(ours, extras)
+
+
+def _mapped(names: Collection[str], mapping: Mapping[str, str], table: str) -> dict[str, str]:
+    for name, column in mapping.items():
+        if column and column not in names:
+            raise UsageError(f"--map {name}={column}: {table} has no column {column!r}; it has {', '.join(names)}.")
+    return {name: column for name, column in mapping.items() if column}
+
+
+def _take_known(free: Iterable[str], ours: dict[str, str], off: set[str], table: str, notes: Notes) -> None:
+    """Own names first, then own names spelt loosely, then aliases: an own name leaves its aliases to be extras."""
+    found: list[dict[str, list[str]]] = [{}, {}, {}]
+    for name in free:
+        loose = _loosely(name)
+        rank, meaning = (
+            (0, name) if name in COLUMNS else (1, loose) if loose in COLUMNS else (2, _OURS_OF_ALIAS.get(loose))
+        )
+        if meaning is not None and meaning not in off:
+            found[rank].setdefault(meaning, []).append(name)
+    for by_meaning in found:
+        for meaning, candidates in by_meaning.items():
+            if meaning in ours:
+                continue
+            if len(candidates) == 1:
+                ours[meaning] = candidates[0]
+                continue
+            both = " and ".join(map(repr, candidates))
+            sentence = f"{table}: {both} could each be the {meaning}; choose with --map {meaning}={candidates[0]}"
+            if meaning == "text":
+                raise UsageError(sentence + ".")
+            notes.add(sentence + ". None is used.")
+
+
+def _take_ambiguous(
+    free: Iterable[str], ours: dict[str, str], off: set[str], sample: Mapping[str, Any], notes: Notes
+) -> None:
+    for name in free:
+        if _loosely(name) not in AMBIGUOUS:
+            continue
+        meaning = _meaning_by_content(sample.get(name))
+        if meaning is None or meaning in ours or meaning in off:
+            notes.add(
+                f"column {name!r} is not used: say what it is with --map speaker={name} or --map ref_audio={name}"
+            )
+        else:
+            ours[meaning] = name
+            notes.add(f"column {name!r} is read as {meaning}, by its content")
+
+
+def _meaning_by_content(value: Any) -> str | None:
+    if isinstance(value, bytes | dict):
+        return "ref_audio"
+    if not isinstance(value, str):
+        return None
+    if normalise_speaker(value) in PRESET_SPEAKERS:
+        return "speaker"
+    return "ref_audio" if PurePath(value).suffix.casefold() in _AUDIO_SUFFIXES else None
+
+
+def _remark_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+    for name in extras:
+        near = _near_miss(name, ours)
+        hint = f"; did you mean {near!r}?" if near else ""
+        if strict:
+            raise UsageError(f"{table}: unknown column {name!r}{hint} --strict accepts {', '.join(COLUMNS)}.")
+        if near:
+            notes.add(f"column {name!r} is not used{hint} (--map {near}={name} uses it)")
+        elif _loosely(name) in _SAMPLING:
+            notes.add(f"column {name!r} is carried through but not used: sampling is set for the whole run")
+
+
+def _near_miss(name: str, ours: Mapping[str, str]) -> str | None:
+    missing = [column for column in COLUMNS if column not in ours]
+    close = difflib.get_close_matches(_loosely(name), missing, n=1, cutoff=0.8)
+    return close[0] if close else None
+
+
+def _no_text(names: Collection[str], table: str) -> str:
+    near = next((name for name in names if _near_miss(name, {}) == "text"), "COLUMN")
+    return f"{table} has no column 'text'; it has {', '.join(names) or 'none'}. Name it with --map text={near}."
+
+
+def _loosely(name: str) -> str:
+    return name.strip().casefold().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,110 @@
+"""From what the command line names (files, folders, globs, URLs of any fsspec file system) to the tables to read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from tts_batch.errors import UsageError
+
+TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".arrow")
+# In a folder, .json, .txt and .lst are more often notes and settings than tables: name such a file itself.
+_FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".arrow"})
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """One file with rows."""
+
+    path: str  # within its file system
+    name: str  # how messages and `Row.source` call it
+    file_system: Any
+    partitions: tuple[tuple[str, str], ...] = ()  # key=value folders above it, which are columns
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.path).suffix.casefold()
+
+    @property
+    def folder(self) -> Path | None:
+        """The local folder that relative paths in the table start from; None for a remote table."""
+        return Path(self.path).absolute().parent if self.is_local else None
+
+    @property
+    def is_local(self) -> bool:
+        return "file" in self.file_system.protocol
+
+    def open(self) -> BinaryIO:
+        return cast(BinaryIO, self.file_system.open(self.path, "rb"))
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.file_system.size(self.path))
+
+
+def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
+    """Return the tables in the order given, those of a folder or glob sorted by name, each once.
+
+    In folders and globs, files and folders whose names start with "." or "_" are skipped, and so are empty files.
+    Raises UsageError for a spec that names nothing, a kind of file we cannot read, or a missing fsspec driver.
+    """
+    tables: dict[str, TableFile] = {}
+    for spec in specs:
+        for table in _expand(spec):
+            tables.setdefault(table.path, table)
+    if not tables:
+        raise UsageError(f"{' '.join(specs) or 'the input'} holds no table: every file found is empty.")
+    return list(tables.values())
+
+
+def _expand(spec: str) -> list[TableFile]:
+    file_system, path = _file_system(spec)
+    if file_system.isfile(path):
+        _check_suffix(path, spec)
+        return [TableFile(path, PurePosixPath(path).name, file_system)]
+    if file_system.isdir(path):
+        root, found = path, sorted(file_system.find(path))
+        found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
+    elif _GLOB.search(path):
+        root = path[: _GLOB.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+        found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
+        found = [file for file in found if PurePosixPath(file).suffix.casefold() in TABLE_SUFFIXES]
+    else:
+        raise UsageError(f"{spec} does not exist.")
+    visible = [(file, _below(file, root)) for file in found if not _is_hidden(_below(file, root))]
+    if not visible:
+        raise UsageError(f"{spec} holds no table: looked for {', '.join(sorted(_FOLDER_SUFFIXES))} files.")
+    return [
+        TableFile(file, below, file_system, _partitions(below)) for file, below in visible if file_system.size(file)
+    ]
+
+
+def _file_system(spec: str) -> tuple[Any, str]:
+    try:
+        file_system, path = fsspec.core.url_to_fs(spec)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{spec} cannot be opened: {error}") from error
+    return file_system, path
+
+
+def _check_suffix(path: str, spec: str) -> None:
+    if PurePosixPath(path).suffix.casefold() not in TABLE_SUFFIXES:
+        raise UsageError(f"{spec} is not a kind of table that can be read: {', '.join(TABLE_SUFFIXES)}.")
+
+
+def _below(file: str, root: str) -> str:
+    return file.removeprefix(root).lstrip("/")
+
+
+def _is_hidden(below: str) -> bool:
+    return any(part.startswith((".", "_")) for part in PurePosixPath(below).parts)
+
+
+def _partitions(below: str) -> tuple[tuple[str, str], ...]:
+    folders = PurePosixPath(below).parts[:-1]
+    return tuple((key, value) for key, sign, value in (part.partition("=") for part in folders) if sign and key)

@@ -1,0 +1,165 @@
+"""Reference cells: a path, a URI, bytes or samples in any usual shape, to a RefAudio that is not yet decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from tts_batch.errors import RowError
+from tts_batch.records import RefAudio
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
+
+
+class RefCells:
+    """Reads the ref_audio cells of one table.
+
+    Relative paths start at `folder`, the table's own (None for a remote table), and where nothing lies there, at
+    `root`. With a `root`, a path that leads outside of it is refused, through links too.
+    """
+
+    def __init__(self, folder: Path | None, root: Path | None, *, allow_url: bool = False) -> None:
+        self._folder = folder
+        self._root = root.resolve() if root is not None else None
+        self._allow_url = allow_url
+
+    def parse(self, cell: Any) -> RefAudio | None:
+        """Return the reference, or None for an empty cell. Raises RowError naming what is wrong with the cell."""
+        if cell is None:
+            return None
+        if isinstance(cell, str):
+            return self._from_string(cell)
+        if isinstance(cell, bytes):
+            return _from_bytes(cell)
+        if isinstance(cell, Mapping):
+            return self._from_struct(cell)
+        if isinstance(cell, list | tuple):
+            return self._from_list(cell)
+        if isinstance(cell, np.ndarray):
+            raise RowError("ref_unreadable", "ref_audio is bare samples: give a struct with array and sampling_rate.")
+        raise RowError(
+            "ref_unreadable", f"ref_audio is a {type(cell).__name__}: give a path, bytes or an audio struct."
+        )
+
+    def _from_string(self, cell: str) -> RefAudio | None:
+        text = cell.strip()
+        if not text:
+            return None
+        scheme = _SCHEME.match(text)
+        if scheme is None:
+            return self._from_path(text, label=text)
+        match scheme[1].lower():
+            case "data":
+                return _from_data_uri(text)
+            case "file":
+                return self._from_path(_path_of_file_uri(text), label=text)
+            case name if "://" in text:
+                raise RowError("url_refused", self._refusal(name, text))
+            case _:  # a colon in an ordinary file name
+                return self._from_path(text, label=text)
+
+    def _refusal(self, scheme: str, url: str) -> str:
+        if scheme in {"http", "https"} and self._allow_url:
+            return f"ref_audio {_short(url)} is a URL, and fetching is not built in yet: download it and name the file."
+        return f"ref_audio {_short(url)} is a URL: download it and name the file, so that the run needs no network."
+
+    def _from_path(self, written: str, label: str) -> RefAudio:
+        if "\0" in written:
+            raise RowError("ref_missing", "ref_audio holds a NUL character, which no path can.")
+        path = self._absolute(Path(os.path.expanduser(written)), label)
+        if self._root is not None:
+            path = path.resolve()  # and this path is the one opened, so that no link leads elsewhere
+            if not path.is_relative_to(self._root):
+                raise RowError("ref_forbidden", f"ref_audio {_short(label)} lies outside --audio-root {self._root}.")
+        return RefAudio(path=str(path), label=label)
+
+    def _absolute(self, path: Path, label: str) -> Path:
+        if path.is_absolute():
+            return path
+        starts = [start for start in (self._folder, self._root) if start is not None]
+        if not starts:
+            raise RowError(
+                "ref_missing", f"ref_audio {_short(label)} is relative, but the table is remote: give --audio-root."
+            )
+        candidates = [start / path for start in starts]
+        return next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+
+    def _from_struct(self, cell: Mapping[str, Any]) -> RefAudio | None:
+        if cell.get("bytes") is not None:
+            return _from_bytes(cell["bytes"])
+        if cell.get("array") is not None:
+            return _from_samples(cell["array"], cell.get("sampling_rate"))
+        path = cell.get("path")
+        if isinstance(path, str):
+            return self._from_string(path)
+        if cell and not {"bytes", "array", "path"} & cell.keys():
+            raise RowError(
+                "ref_unreadable", f"ref_audio has the fields {', '.join(cell)}: it needs bytes, path or array."
+            )
+        return None
+
+    def _from_list(self, cell: list[Any] | tuple[Any, ...]) -> RefAudio | None:
+        if len(cell) > 1:
+            raise RowError("bad_row", f"ref_audio holds {len(cell)} recordings: a row clones one voice, so give one.")
+        return self.parse(cell[0]) if cell else None
+
+
+def _from_bytes(data: Any) -> RefAudio | None:
+    if not isinstance(data, bytes):
+        raise RowError("ref_unreadable", f"ref_audio's bytes are a {type(data).__name__}.")
+    return RefAudio(data=data, label=f"sha256:{hashlib.sha256(data).hexdigest()}") if data else None
+
+
+def _from_samples(array: Any, rate: Any) -> RefAudio:
+    if not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0 or rate != int(rate):
+        raise RowError("ref_unreadable", f"ref_audio has samples but sampling_rate is {rate!r}: it is needed in hertz.")
+    try:
+        samples = np.asarray(array)
+    except ValueError as error:
+        raise RowError("ref_unreadable", f"ref_audio's array is ragged: {error}.") from error
+    if samples.dtype.kind not in "iuf":
+        raise RowError("ref_unreadable", f"ref_audio's array holds {samples.dtype}, not numbers.")
+    digest = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {int(rate)} ".encode())
+    digest.update(np.ascontiguousarray(samples).data)
+    return RefAudio(array=samples, sampling_rate_hz=int(rate), label=f"sha256:{digest.hexdigest()}")
+
+
+def _from_data_uri(uri: str) -> RefAudio:
+    head, comma, body = uri.partition(",")
+    if not comma:
+        raise RowError("ref_unreadable", "ref_audio is a data: URI without a comma, so without data.")
+    try:
+        if head.lower().endswith(";base64"):
+            data = base64.b64decode("".join(unquote(body).split()), validate=True)
+        else:
+            data = unquote(body, "latin-1").encode("latin-1")
+    except (binascii.Error, UnicodeError) as error:
+        raise RowError("ref_unreadable", f"ref_audio is a data: URI that cannot be decoded: {error}.") from error
+    ref = _from_bytes(data)
+    if ref is None:
+        raise RowError("ref_unreadable", "ref_audio is a data: URI with no data.")
+    return ref
+
+
+def _path_of_file_uri(uri: str) -> str:
+    rest = uri[len("file:") :]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in {"", "localhost"}:
+            raise RowError("ref_missing", f"ref_audio {_short(uri)} names the host {host}: write file:///path.")
+        rest = slash + path
+    return unquote(rest)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:200] + "…")

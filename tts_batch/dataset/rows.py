@@ -1,0 +1,199 @@
+"""read_rows: tables to checked Rows, one after another, in input order, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from tts_batch.config import JobConfig
+from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
+from tts_batch.dataset.columns import AMBIGUOUS, COLUMNS, ColumnMap, check_mapping, map_columns
+from tts_batch.dataset.files import find_tables
+from tts_batch.dataset.ids import IdRegister, parse_id
+from tts_batch.dataset.languages import parse_language
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.ref_cells import RefCells
+from tts_batch.dataset.speakers import normalise_speaker
+from tts_batch.dataset.spoken_text import check_text
+from tts_batch.dataset.tables import RawRow, Table, open_table
+from tts_batch.errors import RowError, UsageError
+from tts_batch.records import Failure, RefAudio, Row
+
+_MAX_FRAMES = 2**31 - 1  # the model's own limit is the planner's business
+
+
+def read_rows(config: JobConfig, notes: Notes | None = None, *, with_extras: bool = True) -> Iterator[Row]:
+    """Yield every row of `config.data`, failed ones too: the same rows in the same order each time.
+
+    `notes` collects remarks. `with_extras=False` leaves the columns unread that are only carried through. Raises
+    UsageError for a table or a setting that cannot be used.
+    """
+    check_mapping(config.map)
+    default_language = _default_language(config)
+    return islice(_read_tables(config, default_language, notes or Notes(), with_extras), config.limit)
+
+
+def _read_tables(config: JobConfig, default_language: str | None, notes: Notes, with_extras: bool) -> Iterator[Row]:
+    register = IdRegister()
+    row_index = 0
+    for file in find_tables(config.data):
+        table = open_table(file)
+        reader = _RowReader(config, default_language, table, register, notes, with_extras)
+        for raw in table.rows(reader.wanted):
+            yield reader.row(raw, row_index)
+            row_index += 1
+
+
+def _default_language(config: JobConfig) -> str | None:
+    try:
+        return parse_language(config.language or "")
+    except RowError as error:
+        raise UsageError(f"--language: {error.message}") from error
+
+
+class _RowReader:
+    """Turns the raw rows of one table into Rows. The first thing found wrong with a row is its failure."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        default_language: str | None,
+        table: Table,
+        register: IdRegister,
+        notes: Notes,
+        with_extras: bool,
+    ) -> None:
+        self._config = config
+        self._default_language = default_language
+        self._default_speaker = normalise_speaker(config.speaker or "") or None
+        self._default_instruct = config.instruct if not is_empty(config.instruct) else None
+        self._table = table
+        self._register = register
+        self._notes = notes
+        self._with_extras = with_extras
+        self._refs = RefCells(table.file.folder, config.audio_root, allow_url=config.allow_url)
+        self._names = dict.fromkeys(table.columns)
+        self._columns = self._map_columns()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The table's columns to read."""
+        extras = self._columns.extras if self._with_extras else ()
+        return (*self._columns.ours.values(), *extras)
+
+    def row(self, raw: RawRow, row_index: int) -> Row:
+        source = f"{self._table.file.name}:{raw.number}"
+        if raw.problem is not None:
+            return Row(row_index, self._register.derive(raw.problem), source, failure=Failure("bad_row", raw.problem))
+        if not raw.cells.keys() <= self._names.keys():  # a JSON line with a key that none had so far
+            self._names |= dict.fromkeys(raw.cells)
+            self._columns = self._map_columns()
+        cells = {ours: raw.cells[name] for ours, name in self._columns.ours.items() if name in raw.cells}
+        values, failure = self._parse(cells, source)
+        row_id, failure = self._identify(cells, values, failure, row_index, source)
+        self._fill_defaults(values)
+        return Row(row_index, row_id, source, **values, extras=self._extras(raw.cells), failure=failure)
+
+    def _parse(self, cells: Mapping[str, Any], source: str) -> tuple[dict[str, Any], Failure | None]:
+        """Parse every cell but the id. A cell that cannot be parsed is left out, so the row keeps all the others."""
+        values: dict[str, Any] = {}
+        failure: Failure | None = None
+        for name, cell in cells.items():
+            if name == "id":
+                continue
+            try:
+                if name == "ref_audio":
+                    value: Any = self._refs.parse(cell)
+                else:
+                    value = _PARSERS[name](cell)
+                if name == "text":
+                    value = check_text(value, self._notes, source)
+            except RowError as error:
+                failure = failure or Failure(error.reason, error.message)
+            else:
+                if value is not None:
+                    values[name] = value
+        if "text" not in cells:
+            failure = failure or Failure("empty_text", "the row has no text.")
+        return values, failure
+
+    def _identify(
+        self,
+        cells: Mapping[str, Any],
+        values: Mapping[str, Any],
+        failure: Failure | None,
+        row_index: int,
+        source: str,
+    ) -> tuple[str, Failure | None]:
+        row_id = ""
+        try:
+            row_id = parse_id(cells["id"], self._notes, source) if "id" in cells else ""
+        except RowError as error:  # the derived id below still tells the row apart
+            failure = Failure(error.reason, error.message)
+        row_id = row_id or self._register.derive(_content(cells, values.get("ref_audio")))
+        try:
+            self._register.claim(row_id, row_index)
+        except RowError as error:
+            failure = failure or Failure(error.reason, error.message)
+        return row_id, failure
+
+    def _fill_defaults(self, values: dict[str, Any]) -> None:
+        """Fill what the row leaves open, where its task has a use for it: a clone takes no preset and no style."""
+        if self._default_language is not None:
+            values.setdefault("language", self._default_language)
+        if values.get("task") != "base" and "ref_audio" not in values:
+            if self._default_speaker is not None and values.get("task") != "voice_design":
+                values.setdefault("speaker", self._default_speaker)
+            if self._default_instruct is not None:
+                values.setdefault("instruct", self._default_instruct)
+        for name in ("x_vector_only", "non_streaming"):
+            default = getattr(self._config, name)
+            if default is not None:
+                values.setdefault(name, default)
+
+    def _extras(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._with_extras:
+            return {}
+        return {name: cells[name] for name in self._columns.extras if name in cells}
+
+    def _map_columns(self) -> ColumnMap:
+        table, config = self._table, self._config
+        columns = map_columns(
+            self._names,
+            config.map,
+            sample=table.sample([name for name in self._names if name.casefold() in AMBIGUOUS]),
+            strict=config.strict,
+            table=table.file.name,
+            notes=self._notes,
+        )
+        for name in table.audio_columns & set(columns.extras):
+            self._notes.add(f"column {name!r} holds recordings and is not carried through")
+        return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in table.audio_columns))
+
+
+def _speaker(cell: Any) -> str | None:
+    speaker = parse_string(cell, "speaker", "bad_speaker")
+    return None if speaker is None else normalise_speaker(speaker)
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "text": lambda cell: parse_string(cell, "text", "bad_text"),
+    "language": lambda cell: parse_language(parse_string(cell, "language", "bad_language") or ""),
+    "speaker": _speaker,
+    "instruct": lambda cell: parse_string(cell, "instruct", "bad_instruct"),
+    "ref_text": lambda cell: parse_string(cell, "ref_text", "bad_row"),
+    "x_vector_only": lambda cell: parse_flag(cell, "x_vector_only"),
+    "non_streaming": lambda cell: parse_flag(cell, "non_streaming"),
+    "seed": lambda cell: parse_whole(cell, "seed", 0, MAX_SEED, "bad_seed"),
+    "max_frames": lambda cell: parse_whole(cell, "max_frames", 1, _MAX_FRAMES, "bad_row"),
+    "task": parse_task,
+}
+
+
+def _content(cells: Mapping[str, Any], ref: RefAudio | None) -> str:
+    """What tells rows without an id apart: the cells that make the sound, as written."""
+    shown = {name: cell for name, cell in cells.items() if name != "id" and not is_empty(cell)}
+    if "ref_audio" in shown:
+        shown["ref_audio"] = ref.label if ref is not None else None
+    return "\x1f".join(f"{name}={shown[name]}" for name in COLUMNS if name in shown)

@@ -1,0 +1,57 @@
+"""Tables of every kind as one stream of raw rows: a table knows its columns and yields cells, unchecked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tts_batch.dataset.files import TableFile
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """A row as it lies in its file. With a `problem` the line could not be read and `cells` is empty."""
+
+    number: int  # where a person finds it, from 1: the line in a text file, the row in a binary one
+    cells: Mapping[str, Any]
+    problem: str | None = None
+
+
+class Table(Protocol):
+    """One open file. Reading it twice gives the same rows."""
+
+    file: TableFile
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns. JSON lines may bring more later."""
+
+    @property
+    def audio_columns(self) -> frozenset[str]:
+        """The columns that hold recordings: too heavy to be carried through."""
+
+    def sample(self, names: Collection[str]) -> Mapping[str, Any]:
+        """A first value that is not null for each of `names`, where the first rows have one."""
+
+    def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
+        """Stream the rows with the cells of `columns`; a JSON line without one of them lacks its key."""
+
+
+def open_table(file: TableFile) -> Table:
+    """Open `file` by its suffix and, for .csv and .txt, its first line. Raises UsageError when it cannot be read."""
+    from tts_batch.dataset import binary_tables, text_tables
+
+    match file.suffix:
+        case ".parquet":
+            return binary_tables.ParquetTable(file)
+        case ".arrow":
+            return binary_tables.ArrowTable(file)
+        case ".jsonl" | ".json":
+            return text_tables.JsonLinesTable(file)
+        case ".tsv":
+            return text_tables.UnquotedTable(file, "\t")
+        case _ if text_tables.is_pipe_list(file):
+            return text_tables.UnquotedTable(file, "|")
+        case _:
+            return text_tables.CsvTable(file)

@@ -1,0 +1,75 @@
+"""Where and how to compute: device, dtype and runner, resolved from what was asked and what is here."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from tts_batch.engine.errors import EngineConfigError
+from tts_batch.engine.request import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+PLUGINS = {"npu": "torch_npu", "musa": "torch_musa"}  # devices that torch learns from a package of their maker
+RUNNERS = ("v1", "v2")
+READY_RUNNERS = ("v1",)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What an engine computes with."""
+
+    device: torch.device
+    dtype: torch.dtype
+    runner: str
+
+
+def resolve_platform(config: EngineConfig) -> Platform:
+    """Raises EngineConfigError when something explicitly asked for cannot be had."""
+    device = _resolve_device(config.device)
+    return Platform(device, _resolve_dtype(config.dtype, device), _resolve_runner(config.runner, device))
+
+
+def _resolve_device(asked: str) -> torch.device:
+    if asked == "auto":
+        return torch.device(next((name for name in ("cuda", "xpu") if _is_available(name)), "cpu"))
+    if not _is_available(asked):
+        raise EngineConfigError(f"device {asked!r} was asked for, but torch {torch.__version__} sees none here.")
+    return torch.device(asked)
+
+
+def _is_available(device: str) -> bool:
+    if device == "cpu":
+        return True
+    if device in PLUGINS:
+        try:
+            importlib.import_module(PLUGINS[device])
+        except ImportError:
+            return False
+    backend = getattr(torch, device, None)
+    return backend is not None and bool(backend.is_available())
+
+
+def _resolve_dtype(asked: str, device: torch.device) -> torch.dtype:
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if asked in named:
+        return named[asked]
+    if asked != "auto":
+        raise EngineConfigError(f"dtype {asked!r} is not one of auto, {', '.join(named)}.")
+    if device.type == "cpu" or (device.type == "cuda" and not torch.cuda.is_bf16_supported()):
+        return torch.float32
+    return torch.bfloat16
+
+
+def _resolve_runner(asked: str | None, device: torch.device) -> str:
+    if asked in READY_RUNNERS:
+        return asked
+    if asked in RUNNERS:
+        raise EngineConfigError(f"runner {asked!r} is not in this version; use --runner v1.")
+    if asked is not None:
+        raise EngineConfigError(f"runner {asked!r} is not one of {', '.join(RUNNERS)}.")
+    logger.info("runner v1: the only one in this version (device %s)", device)
+    return "v1"

@@ -1,0 +1,98 @@
+"""NativeEngine: our own engine. Opens a checkpoint, picks a runner, and generates."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from tts_batch.engine.code2wav import Code2Wav
+from tts_batch.engine.devices import resolve_platform
+from tts_batch.engine.errors import EngineConfigError, EngineError
+from tts_batch.engine.generation import Generation
+from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
+from tts_batch.engine.runner_v1 import LockstepRunner
+from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
+from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.weights import WeightsError
+
+logger = logging.getLogger(__name__)
+
+_RUNNERS = {"v1": LockstepRunner}
+MAX_NUM_SEQS = {"cpu": 16}  # elsewhere 64
+CODE2WAV_FRAMES = {"cpu": 325}  # decoded at once; elsewhere 1300, some 5 GB in float32
+CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
+
+
+class NativeEngine:
+    """An Engine. `info` says what it computes with: runner, device, dtype, max_num_seqs."""
+
+    sample_rate = SAMPLE_RATE_HZ
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
+        if config.placement != "colocated":
+            raise EngineConfigError(f"placement {config.placement!r} is not in this version; use colocated.")
+        platform = resolve_platform(config)
+        device = platform.device.type
+        try:
+            checkpoint = resolve_checkpoint(config.model, config.model_revision)
+            model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
+        except (CheckpointError, WeightsError) as error:
+            raise EngineConfigError(str(error)) from error
+        max_num_seqs = config.max_num_seqs or MAX_NUM_SEQS.get(device, 64)
+        self._runner = _RUNNERS[platform.runner](model, max_num_seqs)
+        self._preparer = Preparer(model)
+        self._code2wav = Code2Wav(model.speech_tokenizer, CODE2WAV_FRAMES.get(device, 1_300))
+        self._stall_timeout_s = config.stall_timeout_s * (CPU_STALL_FACTOR if device == "cpu" else 1)
+        self._generation: Generation | None = None
+        self._closed_because: str | None = None
+        self.info = {
+            "runner": platform.runner,
+            "device": str(platform.device),
+            "dtype": str(platform.dtype).removeprefix("torch."),
+            "max_num_seqs": str(max_num_seqs),
+        }
+        logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
+
+    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
+        """Results in completion order. `requests` is advanced on the compute thread, which starts with the first
+        `next`. One call at a time; if it raises, the engine is dead."""
+        if self._closed_because:
+            raise EngineError(f"this engine is closed: {self._closed_because}.")
+        if self._generation is not None:
+            raise EngineError("this engine is generating already; finish or close that iterator first.")
+        self._generation = generation = Generation(
+            requests,
+            preparer=self._preparer,
+            runner=self._runner,
+            code2wav=self._code2wav,
+            stall_timeout_s=self._stall_timeout_s,
+        )
+        try:
+            yield from generation.results()
+        except EngineError as error:
+            self._closed_because = str(error).rstrip(".")
+            raise
+        finally:
+            if not generation.stopped:
+                self._closed_because = "its compute thread did not stop"
+            self._generation = None
+
+    def cancel(self, request_id: str) -> None:
+        """End a request in flight as "cancelled"; one that has ended, or was never pulled, is left alone."""
+        if self._generation is not None:
+            self._generation.cancel(request_id)
+
+    def close(self) -> None:
+        """Stop computing and give the memory back. What was not returned stays pending."""
+        if self._generation is not None:
+            self._generation.close()
+        if self._closed_because is None:
+            self._closed_because = "close() was called"
+        for name in ("_runner", "_preparer", "_code2wav"):
+            self.__dict__.pop(name, None)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

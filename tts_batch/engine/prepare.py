@@ -1,0 +1,64 @@
+"""From a request to a prepared row: the reference encoded, the prompt built, or a reason why not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tts_batch.engine.references import References
+from tts_batch.engine.request import SpeechRequest
+from tts_batch.engine.runner import PreparedRow
+from tts_batch.model.prompt import PromptError, build_prompt
+
+if TYPE_CHECKING:
+    from tts_batch.model.qwen3_tts import Qwen3TTS
+
+FRAMES_PER_TEXT_TOKEN = 4  # roughly what speech takes; only the order of rows hangs on it
+
+
+class Preparer:
+    """Prepares requests one by one, on the engine's compute thread."""
+
+    def __init__(self, model: Qwen3TTS) -> None:
+        self._model = model
+        self._references = References(model)
+
+    def prepare(self, request: SpeechRequest) -> PreparedRow:
+        """Raises an exception that `results.failure_result` turns into the row's reason."""
+        started_s = time.monotonic()
+        x_vector = ref_codes = None
+        if request.task == "base" and self._model.config.kind == "base" and request.reference is not None:
+            x_vector, ref_codes = self._references.encode(request.reference, with_codes=not request.x_vector_only)
+        prompt = build_prompt(
+            self._model,
+            text=request.text,
+            task=request.task,
+            language=request.language,
+            speaker=request.speaker,
+            instruct=request.instruct,
+            ref_text=request.reference.text if request.reference else None,
+            ref_codes=ref_codes,
+            x_vector=x_vector,
+            x_vector_only=request.x_vector_only,
+            non_streaming=request.non_streaming,
+        )
+        positions = self._model.config.talker.max_position_embeddings
+        if len(prompt.embeds) + request.max_frames > positions:
+            raise PromptError(
+                "text_too_long",
+                f"the prompt takes {len(prompt.embeds)} positions and the budget {request.max_frames}; "
+                f"the model has {positions}: shorten the text or lower the budget.",
+            )
+        now_s = time.monotonic()
+        return PreparedRow(
+            request=request,
+            prompt=prompt,
+            ref_codes=ref_codes,
+            expected_frames=min(request.max_frames, FRAMES_PER_TEXT_TOKEN * prompt.num_text_tokens),
+            ready_at_s=now_s,
+            metrics={
+                "prepare_s": now_s - started_s,
+                "prompt_tokens": len(prompt.embeds),
+                "text_tokens": prompt.num_text_tokens,
+            },
+        )

@@ -1,0 +1,62 @@
+"""What passes between the engine and a runner: prepared rows in, decoded rows out, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from tts_batch.engine.request import SpeechRequest
+
+if TYPE_CHECKING:
+    from tts_batch.model.prompt import Prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedRow:
+    """A request with everything that decoding needs, on the device."""
+
+    request: SpeechRequest
+    prompt: Prompt
+    ref_codes: Tensor | None  # int64 [ref_frames, 16], for in-context cloning
+    expected_frames: int  # a guess, to put rows of like length together
+    ready_at_s: float  # time.monotonic() when prepared
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedRow:
+    """A row that has all its codes."""
+
+    prepared: PreparedRow
+    codes: Tensor  # int64 [num_frames, 16], on the host
+    finish_reason: str  # "stop" | "length" | "loop"
+    eos: bool
+    metrics: Mapping[str, float]
+
+
+class Runner(Protocol):
+    """Turns prompts into codes. Used from one thread; a row leaves it once: decoded, cancelled or evicted."""
+
+    max_num_seqs: int  # rows decoded together; lowered when memory runs out
+
+    @property
+    def room(self) -> int:
+        """How many rows may be added now."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+
+    def add(self, row: PreparedRow) -> None: ...
+
+    def step(self) -> list[DecodedRow]:
+        """Go on by a frame or a few; return the rows that ended. After an exception, `evict` and add again."""
+
+    def cancel(self, request_id: str) -> bool:
+        """Drop a row in whatever state it is; False if it is not here."""
+
+    def evict(self) -> list[PreparedRow]:
+        """Give back every row that has not ended, in no special order, to start again from its first frame."""

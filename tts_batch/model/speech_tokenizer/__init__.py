@@ -51,7 +51,7 @@ class SpeechTokenizer(nn.Module):
         """
         pieces = [(row, piece) for row, codes in enumerate(batch) for piece in cut_pieces(len(codes))]
         parts: list[dict[int, Tensor]] = [{} for _ in batch]
-        for group in _groups(sorted(pieces, key=lambda item: -_length(item[1])), max_frames):
+        for group in _groups(sorted(pieces, key=lambda item: -item[1].num_frames), max_frames):
             decoded = self.decode_pieces([(batch[row], piece) for row, piece in group])
             for (row, piece), audio in zip(group, decoded, strict=True):
                 parts[row][piece.start] = audio
@@ -65,7 +65,7 @@ class SpeechTokenizer(nn.Module):
         audio = self.decoder(pad_sequence(rows, batch_first=True).transpose(1, 2)).float()
         samples = self.decoder.samples_per_frame
         return [
-            row[piece.context * samples : _length(piece) * samples]
+            row[piece.context * samples : piece.num_frames * samples]
             for row, (_, piece) in zip(audio, pieces, strict=True)
         ]
 
@@ -73,13 +73,9 @@ class SpeechTokenizer(nn.Module):
         return torch.zeros(0, device=self.decoder.pre_conv.conv.weight.device)
 
 
-def _length(piece: Piece) -> int:
-    return piece.frames.stop - piece.frames.start
-
-
 def _groups(pieces: list[tuple[int, Piece]], max_frames: int) -> Iterator[list[tuple[int, Piece]]]:
     """Consecutive pieces, longest first, as many together as pad to `max_frames` (but at least one)."""
     while pieces:
-        rows = max(1, max_frames // _length(pieces[0][1]))
+        rows = max(1, max_frames // pieces[0][1].num_frames)
         yield pieces[:rows]
         pieces = pieces[rows:]

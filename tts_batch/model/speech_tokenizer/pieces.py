@@ -1,6 +1,6 @@
 """Where a long decode is cut: every sequence is decoded in pieces of 300 frames, each after 25 frames of context.
 
-The official package cuts so, and audible detail after frame 300 depends on it, so equal sound needs equal seams.
+The official package cuts so, and the sound after frame 300 depends on it, so equal sound needs equal seams.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class Piece:
     def frames(self) -> slice:
         """The frames to decode, context first."""
         return slice(self.start - self.context, self.stop)
+
+    @property
+    def num_frames(self) -> int:
+        """How many frames that is."""
+        return self.stop - self.start + self.context
 
 
 def cut_pieces(num_frames: int) -> list[Piece]:

@@ -10,6 +10,7 @@ from tts_batch.errors import Reason, RowError
 from tts_batch.records import TASKS, Task
 
 _DIGITS = re.compile(r"[+-]?[0-9]{1,40}(?:\.0+)?")  # "7.0" is what pandas writes for 7 beside a null
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_SEED = 2**63 - 1
 _TRUE = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "0"})
@@ -26,6 +27,8 @@ def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
     if is_empty(cell):
         return None
     if isinstance(cell, str):
+        if not cell.isascii() and _SURROGATE.search(cell):
+            raise RowError(reason, f"{column} holds half of a surrogate pair, which no tokenizer reads: write it anew.")
         return cell
     if isinstance(cell, bytes):
         try:

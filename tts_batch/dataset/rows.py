@@ -155,7 +155,7 @@ class _RowReader:
     def _extras(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         if not self._with_extras:
             return {}
-        return {name: cells[name] for name in self._columns.extras if name in cells}
+        return {name: _encodable(cells[name]) for name in self._columns.extras if name in cells}
 
     def _map_columns(self) -> ColumnMap:
         table, config = self._table, self._config
@@ -170,6 +170,13 @@ class _RowReader:
         for name in table.audio_columns & set(columns.extras):
             self._notes.add(f"column {name!r} holds recordings and is not carried through")
         return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in table.audio_columns))
+
+
+def _encodable(cell: Any) -> Any:
+    """A JSON string may hold half a surrogate pair, which no table can be written with: show it as U+FFFD."""
+    if isinstance(cell, str) and not cell.isascii():
+        return cell.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return cell
 
 
 def _speaker(cell: Any) -> str | None:

@@ -13,7 +13,6 @@ from tts_batch.errors import RowError
 # Letters by category, yet drawn as nothing: the Hangul fillers.
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
 _DAMAGED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # Letters of scripts that none of the ten languages uses. Two Greek letters in a row, since one is often a symbol.
 _OTHER_SCRIPT = re.compile(
     "[\u0370-\u03ff]{2}|[\u0530-\u10ff\u1200-\u1c7f\u2c00-\u2c5f\ua4d0-\ua63f\ua800-\ua95f\ua980-\uabff\ufb1d-\ufdff\ufe70-\ufefc]"
@@ -26,16 +25,12 @@ def has_speech(text: str) -> bool:
 
 
 def check_text(text: str | None, notes: Notes, where: str) -> str:
-    """Return `text` unchanged. Raises RowError(empty_text, bad_text); remarks on what will probably sound wrong."""
+    """Return `text` unchanged. Raises RowError(empty_text); remarks on what will probably sound wrong."""
     if text is None or not has_speech(text):
         shown = "nothing" if text is None else repr(text[:40])
         raise RowError("empty_text", f"text is {shown}: it holds no letter or digit to speak.")
     if text.isascii() and text.isprintable():
         return text
-    if _SURROGATE.search(text):
-        raise RowError(
-            "bad_text", "text holds half of a surrogate pair, which no tokenizer can read: write it as UTF-8 again."
-        )
     if _DAMAGED.search(text):
         notes.add("text holds control characters or U+FFFD, the mark of a broken encoding", where)
     if _OTHER_SCRIPT.search(text):

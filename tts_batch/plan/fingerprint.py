@@ -1,0 +1,86 @@
+"""Fingerprints: equal ones promise the same sound. A row's, to find done work again; a run's, to refuse a mixture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from tts_batch.config import JobConfig
+from tts_batch.engine.request import SamplingParams
+from tts_batch.model.checkpoint import FILES, Checkpoint
+from tts_batch.records import Row
+
+SEMANTICS = 1  # raise it when the same request begins to sound otherwise: sampling, noise, prompt, codec seams
+
+# Settings that say where, how fast or how much, but never how it sounds. A new setting counts until it is named here.
+_INPUT_AND_OUTPUT = ("data", "out", "map", "limit", "shard", "strict", "audio_root", "allow_url", "keep_failed_audio")
+_CONDUCT = ("attempts", "overwrite", "allow_mixed", "progress")
+_MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph")
+_MODEL = ("model", "model_revision")  # it counts by its weights, wherever it lies
+_SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
+
+_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+
+
+def weights_identity(checkpoint: Checkpoint) -> str:
+    """Return a hash of what the model is, the same wherever it lies and whatever it is called.
+
+    Small files count whole; of weights, the header and 64 pieces of 64 KiB over the file: any training moves them all.
+    """
+    digest = blake2b(digest_size=16)
+    for name in FILES:
+        digest.update(f"{name}\x1f".encode())
+        _hash_file(checkpoint.path / name, digest)
+    return digest.hexdigest()
+
+
+def _hash_file(path: Path, digest: blake2b) -> None:
+    size = path.stat().st_size
+    digest.update(size.to_bytes(8, "big"))
+    with path.open("rb") as source:
+        if size <= _SAMPLES * _SAMPLE_BYTES:
+            digest.update(source.read())
+            return
+        for i in range(_SAMPLES):
+            source.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
+            digest.update(source.read(_SAMPLE_BYTES))
+
+
+def run_settings(config: JobConfig, weights: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that a run's clips have in common and that changes how they sound, as JSON takes it.
+
+    `weights` gives the identity of the model of each task that the run uses.
+    """
+    settings = config.model_dump(mode="json", exclude=_SILENT_SETTINGS)
+    return {**settings, **{f"weights_{task}": identity for task, identity in weights.items()}, "semantics": SEMANTICS}
+
+
+def run_fingerprint(settings: Mapping[str, Any]) -> str:
+    """Return the hash of `run_settings`."""
+    return blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def differing_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return the settings in which two runs differ, sorted."""
+    return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+
+
+class RowFingerprints:
+    """Fingerprints the rows that one model speaks in one run."""
+
+    def __init__(self, config: JobConfig, weights: str, sampling: SamplingParams) -> None:
+        self._common = blake2b(digest_size=16)
+        common = (SEMANTICS, weights, config.engine, config.runner, config.dtype, asdict(sampling))
+        self._common.update(json.dumps(common, sort_keys=True).encode())
+
+    def of(self, row: Row, *, voice_key: str | None, non_streaming: bool, max_frames: int, seed: int) -> str:
+        """Return the hash of everything that makes the row's sound; its id and labels are not among that."""
+        ref_text = None if row.x_vector_only else row.ref_text
+        sound = (row.task, row.text, row.language, row.speaker, row.instruct, voice_key, ref_text)
+        digest = self._common.copy()
+        digest.update(json.dumps((*sound, row.x_vector_only, non_streaming, max_frames, seed)).encode())
+        return digest.hexdigest()

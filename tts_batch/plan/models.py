@@ -1,0 +1,112 @@
+"""Which checkpoint speaks a row: the one that --model names, or the released one that fits the row's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tts_batch.config import JobConfig
+from tts_batch.engine.request import SamplingParams
+from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
+from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
+from tts_batch.plan.tasks import check_task, task_of
+from tts_batch.records import TASKS, Row, Task
+
+if TYPE_CHECKING:
+    from tts_batch.model.text_tokenizer import TextTokenizer
+
+TINY = ("tiny", "tiny-random")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelGroup:
+    """A checkpoint that some rows of a run share, and how they are sampled."""
+
+    task: Task
+    checkpoint: Checkpoint
+    sampling: SamplingParams
+    weights: str  # identity, for fingerprints
+    fingerprints: RowFingerprints
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def max_frames(self) -> int:
+        """The checkpoint's own limit: the last token ends a clip, so it is no frame."""
+        return self.sampling.max_new_tokens - 1
+
+    @property
+    def max_positions(self) -> int:
+        """Prompt and frames together."""
+        return self.checkpoint.config.talker.max_position_embeddings
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        from tts_batch.model.text_tokenizer import TextTokenizer
+
+        return TextTokenizer(self.checkpoint.path)
+
+
+class Models:
+    """The checkpoints of a run, each resolved when the first row needs it."""
+
+    def __init__(self, config: JobConfig) -> None:
+        """Raises CannotContinueError when the model of --model cannot be had, UsageError for a useless setting."""
+        self._config = config
+        self.groups: dict[Task, ModelGroup] = {}
+        self._fixed: Task | None = None
+        if config.model is None and config.model_revision is not None:
+            raise UsageError("--model-revision needs --model: it says which revision of it to take.")
+        if config.model is not None and config.model not in TINY:
+            group = self._open(config.model, config.model_revision)
+            self._fixed = group.task
+            self.groups[group.task] = group
+
+    def assign(self, row: Row) -> tuple[Row, ModelGroup]:
+        """Return the row with its task, and the group that speaks it.
+
+        Raises RowError when no checkpoint fits the row, CannotContinueError when the one that fits cannot be had.
+        """
+        task = task_of(row, self._fixed)
+        group = self.groups.get(task)
+        if group is None:
+            group = self.groups[task] = self._open_for(task)
+        row = row if row.task == task else replace(row, task=task)
+        check_task(row, group.checkpoint.config)
+        return row, group
+
+    def _open_for(self, task: Task) -> ModelGroup:
+        if self._config.model is None:
+            return self._open(OFFICIAL[task], None)
+        from tts_batch.model.tiny import build_tiny
+
+        name = self._config.model
+        group = self._open(str(build_tiny(name, task)), None)
+        return replace(group, checkpoint=replace(group.checkpoint, name=name))
+
+    def _open(self, model: str, revision: str | None) -> ModelGroup:
+        try:
+            checkpoint = resolve_checkpoint(model, revision)
+        except CheckpointError as error:
+            raise CannotContinueError(str(error)) from error
+        sampling = _sampling(self._config, checkpoint)
+        weights = weights_identity(checkpoint)
+        task = next(task for task in TASKS if task == checkpoint.config.kind)
+        return ModelGroup(task, checkpoint, sampling, weights, RowFingerprints(self._config, weights, sampling))
+
+
+def _sampling(config: JobConfig, checkpoint: Checkpoint) -> SamplingParams:
+    """The checkpoint's generation_config.json under what the command line says."""
+    sampling = SamplingParams(**checkpoint.generation)
+    given = {
+        field.name: value
+        for field in fields(SamplingParams)
+        if (value := getattr(config, field.name, None)) is not None
+    }
+    if config.greedy:
+        given |= {"do_sample": False, "subtalker_dosample": False}
+    return replace(sampling, **given)

@@ -1,0 +1,110 @@
+"""One frame of every active row, without a host decision inside: what a CUDA graph captures and CPU runs as it is.
+
+A frame: first code from the last hidden state, fifteen predictor passes, the codes appended, one talker step.
+What must not enter: Python that looks at a request, a value read back from the device, a shape that depends on data.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tts_batch.engine.kernels.attention import decode_attention, prefill_attention
+from tts_batch.engine.kernels.frame import append_frame, embed_frame
+from tts_batch.engine.kernels.rotary_cache import rotate_and_cache
+from tts_batch.engine.kernels.sampling import sample_code, sample_code0
+from tts_batch.engine.packed import PackedStack, PackedTalker
+from tts_batch.engine.request import NUM_CODEBOOKS
+from tts_batch.engine.request_state import RequestState
+
+PREDICTOR_POSITIONS = NUM_CODEBOOKS  # a frame's own little sequence: the talker's state, then codes 0..14
+
+
+class FrameLoop:
+    """Steps over a RequestState and its KV pages [layers, 2, num_pages, Hkv, page_size, D]."""
+
+    def __init__(self, weights: PackedTalker, state: RequestState, kv_pages: Tensor, eos_id: int) -> None:
+        self.weights = weights
+        self.state = state
+        self.kv_pages = kv_pages
+        self.page_size = kv_pages.shape[4]
+        self.eos_id = eos_id
+
+    def run_frame(self, slots: Tensor) -> None:
+        """Advance the rows in slots int32 [N] by one frame; rows that are over stay as they are."""
+        state, weights = self.state, self.weights
+        hidden = state.hidden[slots]
+        codes = self._choose_codes(slots, hidden)
+        slot_mapping, context_lens, text_ids = append_frame(state, slots, codes, self.page_size)
+        x = embed_frame(codes, weights.frame_tables, weights.frame_offsets, text_ids, weights.text_table)
+        positions = (context_lens - 1).clamp(min=0)
+        block_table = state.block_table[slots]
+
+        def attend(layer_idx: int, qkv: Tensor) -> Tensor:
+            k_pages, v_pages = self.kv_pages[layer_idx]
+            q = self._rotate(weights.talker, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
+            return decode_attention(q, k_pages, v_pages, block_table, context_lens).flatten(1)
+
+        state.hidden[slots] = weights.talker.forward(x, attend)
+
+    def run_prefill(
+        self, x: Tensor, positions: Tensor, slot_mapping: Tensor, block_table: Tensor, cu_seqlens: Tensor,
+        starts: Tensor, max_len: int,
+    ) -> Tensor:  # fmt: skip
+        """Run packed prompt chunks x [N, H] through the talker (see `prefill_attention`): hidden states [N, H]."""
+
+        def attend(layer_idx: int, qkv: Tensor) -> Tensor:
+            k_pages, v_pages = self.kv_pages[layer_idx]
+            q = self._rotate(self.weights.talker, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
+            return prefill_attention(q, k_pages, v_pages, block_table, cu_seqlens, starts, max_len).flatten(1)
+
+        return self.weights.talker.forward(x, attend)
+
+    def _choose_codes(self, slots: Tensor, hidden: Tensor) -> Tensor:
+        state, weights, predictor = self.state, self.weights, self.weights.predictor
+        num_rows = slots.shape[0]
+        codes = torch.empty(num_rows, NUM_CODEBOOKS, dtype=torch.int32, device=hidden.device)
+        config = predictor.config
+        kv = torch.empty(
+            len(predictor.layers), 2, num_rows, config.num_key_value_heads, PREDICTOR_POSITIONS, config.head_dim,
+            dtype=hidden.dtype, device=hidden.device,
+        )  # fmt: skip
+        row = torch.arange(num_rows, dtype=torch.int32, device=hidden.device)
+
+        # Positions 0 and 1 together: the talker's state and code 0, two tokens a row.
+        x = torch.empty(num_rows, 2, config.hidden_size, dtype=hidden.dtype, device=hidden.device)
+        x[:, 0] = hidden if weights.projection is None else F.linear(hidden, *weights.projection)
+        logits = F.linear(hidden, weights.codec_head)
+        sample_code0(state, slots, logits, self.eos_id, codes, weights.code0_inputs, x[:, 1])
+        pair = torch.arange(2, dtype=torch.int32, device=hidden.device)
+        hidden = self._predict(x.flatten(0, 1), row.repeat_interleave(2), pair.repeat(num_rows), kv)[1::2]
+        for codebook in range(1, NUM_CODEBOOKS):
+            logits = F.linear(hidden, weights.lm_heads[codebook - 1])
+            if codebook == NUM_CODEBOOKS - 1:
+                sample_code(state, slots, logits, codebook, codes, None, None)
+                break
+            x = torch.empty(num_rows, config.hidden_size, dtype=hidden.dtype, device=hidden.device)
+            sample_code(state, slots, logits, codebook, codes, weights.code_inputs[codebook - 1], x)
+            hidden = self._predict(x, row, torch.full_like(row, codebook + 1), kv)
+        return codes
+
+    def _predict(self, x: Tensor, row: Tensor, positions: Tensor, kv: Tensor) -> Tensor:
+        slot_mapping = row * PREDICTOR_POSITIONS + positions
+
+        def attend(layer_idx: int, qkv: Tensor) -> Tensor:
+            k_pages, v_pages = kv[layer_idx]
+            q = self._rotate(self.weights.predictor, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
+            return decode_attention(q, k_pages, v_pages, row[:, None], positions + 1).flatten(1)
+
+        return self.weights.predictor.forward(x, attend)
+
+    @staticmethod
+    def _rotate(
+        stack: PackedStack, layer_idx: int, qkv: Tensor, positions: Tensor, slot_mapping: Tensor, k_pages: Tensor,
+        v_pages: Tensor,
+    ) -> Tensor:  # fmt: skip
+        layer = stack.layers[layer_idx]
+        return rotate_and_cache(
+            qkv, layer.q_norm, layer.k_norm, stack.eps, stack.cos, stack.sin, positions, slot_mapping, k_pages, v_pages
+        )

@@ -1,0 +1,36 @@
+"""Whether Triton is here, and for which tensors it is used. The kernel modules import it from this place only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # the CPU builds of torch bring no Triton
+    triton = None
+    tl = None
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """`triton.jit` where Triton is here; elsewhere the function stays as it is and is never launched."""
+    return function if triton is None else triton.jit(function)
+
+
+def uses_triton(x: Tensor) -> bool:
+    """Whether kernels (rather than their torch twins) serve tensors on this one's device."""
+    return triton is not None and (x.is_cuda or _INTERPRETED)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is not below n >= 1."""
+    return 1 << (n - 1).bit_length()
+
+
+__all__ = ["jit", "next_power_of_2", "tl", "triton", "uses_triton"]

@@ -1,0 +1,105 @@
+"""The end of a frame: its codes join the row's, its vectors become the talker's next input, its place is reserved."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, triton, uses_triton
+from tts_batch.engine.request_state import RUNNING, RequestState
+
+
+def append_frame(state: RequestState, slots: Tensor, codes: Tensor, page_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Append codes int32 [N, 16] to the running rows and step them forward.
+
+    Returns:
+        The talker step's slot_mapping int32 [N] (-1 for a row that is over), its context lengths int32 [N]
+        (0 for a row that is over), and the text id int32 [N] that goes with the frame.
+    """
+    num_rows = slots.shape[0]
+    slot_mapping, context_lens, text_ids = torch.empty(3, num_rows, dtype=torch.int32, device=codes.device)
+    if uses_triton(codes):
+        _append_kernel[(num_rows,)](
+            slots, codes, state.codes, state.codes.stride(0), state.num_frames, state.positions, state.done,
+            state.block_table, state.block_table.stride(0), state.trailing_ids, state.trailing_ids.stride(0),
+            state.trailing_lens, state.pad_text_id, page_size, slot_mapping, context_lens, text_ids, num_warps=1,
+        )  # fmt: skip
+        return slot_mapping, context_lens, text_ids
+    rows = slots.long()
+    running = state.done[rows] == RUNNING
+    frame, position = state.num_frames[rows].long(), state.positions[rows].long()
+    queued = frame < state.trailing_lens[rows]
+    last = state.trailing_ids.shape[1] - 1
+    text_ids.copy_(torch.where(queued, state.trailing_ids[rows, frame.clamp(max=last)], state.pad_text_id))
+    page = state.block_table[rows, (position // page_size).clamp(max=state.block_table.shape[1] - 1)]
+    slot_mapping.copy_(torch.where(running, page * page_size + position % page_size, -1))
+    context_lens.copy_(torch.where(running, position + 1, 0))
+    state.codes[rows[running], frame[running]] = codes[running].to(state.codes.dtype)
+    state.num_frames[rows[running]] += 1
+    state.positions[rows[running]] += 1
+    return slot_mapping, context_lens, text_ids
+
+
+@jit
+def _append_kernel(
+    slots_ptr, new_codes_ptr, codes_ptr, codes_stride, num_frames_ptr, positions_ptr, done_ptr, block_table_ptr,
+    table_stride, trailing_ptr, trailing_stride, trailing_lens_ptr, pad_text_id, page_size, slot_mapping_ptr,
+    context_lens_ptr, text_ids_ptr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    running = tl.load(done_ptr + slot) == 0
+    frame = tl.load(num_frames_ptr + slot)
+    position = tl.load(positions_ptr + slot)
+    queued = frame < tl.load(trailing_lens_ptr + slot)
+    text_id = tl.load(trailing_ptr + slot * trailing_stride + frame, mask=queued, other=0)
+    tl.store(text_ids_ptr + row, tl.where(queued, text_id, pad_text_id))
+    page = tl.load(block_table_ptr + slot * table_stride + position // page_size, mask=running, other=0)
+    tl.store(slot_mapping_ptr + row, tl.where(running, page * page_size + position % page_size, -1))
+    tl.store(context_lens_ptr + row, tl.where(running, position + 1, 0))
+    codebook = tl.arange(0, 16)
+    codes = tl.load(new_codes_ptr + row * 16 + codebook)
+    tl.store(codes_ptr + slot * codes_stride + frame * 16 + codebook, codes.to(tl.int16), mask=running)
+    tl.store(num_frames_ptr + slot, frame + 1, mask=running)
+    tl.store(positions_ptr + slot, position + 1, mask=running)
+
+
+def embed_frame(codes: Tensor, tables: Tensor, offsets: Tensor, text_ids: Tensor, text_table: Tensor) -> Tensor:
+    """The talker's input after a frame: one float32 sum over its codes, rounded once, plus the text vector.
+
+    Args:
+        codes: int32 [N, 16].
+        tables: [sum of vocabularies, H], the sixteen embedding tables one after another.
+        offsets: int32 [16], where each begins.
+        text_ids: int32 [N], rows of text_table [num_texts, H].
+
+    Returns:
+        [N, H].
+    """
+    if not uses_triton(codes):
+        vectors = tables[codes.long() + offsets.long()].sum(dim=1, dtype=torch.float32).to(tables.dtype)
+        return vectors + text_table[text_ids.long()]
+    num_rows, width = codes.shape[0], tables.shape[1]
+    out = torch.empty(num_rows, width, dtype=tables.dtype, device=tables.device)
+    block = min(1024, next_power_of_2(width))
+    _embed_kernel[(num_rows, triton.cdiv(width, block))](
+        codes, tables, offsets, text_ids, text_table, out, width, BLOCK=block, num_warps=4
+    )
+    return out
+
+
+@jit
+def _embed_kernel(
+    codes_ptr, tables_ptr, offsets_ptr, text_ids_ptr, text_table_ptr, out_ptr, width, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = cols < width
+    dtype = out_ptr.dtype.element_ty
+    total = tl.zeros([BLOCK], tl.float32)
+    for codebook in range(16):
+        entry = tl.load(codes_ptr + row * 16 + codebook) + tl.load(offsets_ptr + codebook)
+        total += tl.load(tables_ptr + entry.to(tl.int64) * width + cols, mask=mask, other=0.0).to(tl.float32)
+    text_id = tl.load(text_ids_ptr + row).to(tl.int64)
+    text = tl.load(text_table_ptr + text_id * width + cols, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * width + cols, (total.to(dtype).to(tl.float32) + text).to(dtype), mask=mask)

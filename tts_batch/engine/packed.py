@@ -1,0 +1,111 @@
+"""The network's weights as runner v2 reads them: projections side by side, tables folded. Values stay the network's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tts_batch.engine.kernels.activation import silu_mul
+from tts_batch.engine.kernels.norm import add_rms_norm_, rms_norm
+from tts_batch.model.layers import DecoderStack
+from tts_batch.model.talker import Talker
+
+AttendPacked = Callable[[int, Tensor], Tensor]
+"""attend(layer_idx, qkv [N, (Hq + 2 Hkv) D]) -> [N, Hq D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayer:
+    """One decoder layer: four products instead of seven."""
+
+    qkv: Tensor  # [(Hq + 2 Hkv) D, H]
+    q_norm: Tensor
+    k_norm: Tensor
+    out: Tensor  # [H, Hq D]
+    gate_up: Tensor  # [2 I, H]
+    down: Tensor  # [H, I]
+    input_norm: Tensor
+    post_attention_norm: Tensor
+
+
+class PackedStack:
+    """A decoder stack over the residual stream [N, H], which it overwrites."""
+
+    def __init__(self, stack: DecoderStack, max_positions: int) -> None:
+        self.config = stack.config
+        self.eps = stack.config.rms_norm_eps
+        self.norm = stack.norm.weight.data
+        self.layers = [_pack(layer) for layer in stack.layers]
+        cos, sin = stack.rotary(torch.arange(max_positions, device=self.norm.device))
+        half = stack.config.head_dim // 2
+        self.cos, self.sin = cos[:, :half].contiguous(), sin[:, :half].contiguous()
+
+    def forward(self, x: Tensor, attend: AttendPacked) -> Tensor:
+        """Map x [N, H] to hidden states [N, H] after the final norm. x is the residual stream and is overwritten."""
+        normed = rms_norm(x, self.layers[0].input_norm, self.eps)
+        for i, layer in enumerate(self.layers):
+            attended = attend(i, F.linear(normed, layer.qkv))
+            normed = add_rms_norm_(x, F.linear(attended, layer.out), layer.post_attention_norm, self.eps)
+            mlp = F.linear(silu_mul(F.linear(normed, layer.gate_up)), layer.down)
+            following = self.layers[i + 1].input_norm if i + 1 < len(self.layers) else self.norm
+            normed = add_rms_norm_(x, mlp, following, self.eps)
+        return normed
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTalker:
+    """All that a frame reads."""
+
+    talker: PackedStack
+    predictor: PackedStack
+    codec_head: Tensor  # [vocab, H]
+    lm_heads: Tensor  # [15, 2048, hidden of the predictor]
+    projection: tuple[Tensor, Tensor | None] | None  # weight and bias; None: the predictor reads talker vectors
+    code0_inputs: Tensor  # [vocab, hidden of the predictor]: the projected codec_embedding
+    code_inputs: Tensor  # [14, 2048, hidden of the predictor]: the projected tables of codebooks 1..14
+    frame_tables: Tensor  # [vocab + 15 * 2048, H]
+    frame_offsets: Tensor  # int32 [16]
+    text_table: Tensor  # [text vocab, H]: the projected text embedding
+
+    @classmethod
+    @torch.inference_mode()
+    def pack(cls, talker: Talker, max_positions: int) -> PackedTalker:
+        """Copy the weights of a talker (the originals may be freed afterwards)."""
+        predictor = talker.code_predictor
+        code0 = talker.model.codec_embedding.weight.data
+        others = [table.weight.data for table in predictor.model.codec_embedding]
+        sizes = [code0.shape[0], *(table.shape[0] for table in others)]
+        offsets = [sum(sizes[:g]) for g in range(len(sizes))]
+        projection = predictor.small_to_mtp_projection
+        is_identity = isinstance(projection, torch.nn.Identity)
+        text_ids = torch.arange(talker.model.text_embedding.num_embeddings, device=code0.device)
+        return cls(
+            talker=PackedStack(talker.stack, max_positions),
+            predictor=PackedStack(predictor.stack, len(sizes) + 1),
+            codec_head=talker.codec_head.weight.data,
+            lm_heads=torch.stack([head.weight.data for head in predictor.lm_head]),
+            projection=None if is_identity else (projection.weight.data, projection.bias.data),
+            code0_inputs=predictor.project(code0),
+            code_inputs=torch.stack([predictor.project(table) for table in others[:-1]]),
+            frame_tables=torch.cat([code0, *others]),
+            frame_offsets=torch.tensor(offsets, dtype=torch.int32, device=code0.device),
+            text_table=torch.cat([talker.project_text(ids) for ids in text_ids.split(8192)]),
+        )
+
+
+def _pack(layer: torch.nn.Module) -> PackedLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return PackedLayer(
+        qkv=torch.cat([attention.q_proj.weight.data, attention.k_proj.weight.data, attention.v_proj.weight.data]),
+        q_norm=attention.q_norm.weight.data,
+        k_norm=attention.k_norm.weight.data,
+        out=attention.o_proj.weight.data,
+        gate_up=torch.cat([mlp.gate_proj.weight.data, mlp.up_proj.weight.data]),
+        down=mlp.down_proj.weight.data,
+        input_norm=layer.input_layernorm.weight.data,
+        post_attention_norm=layer.post_attention_layernorm.weight.data,
+    )

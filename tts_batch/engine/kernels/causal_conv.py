@@ -1,0 +1,282 @@
+"""Causal convolutions of the codec, channels last, as one matrix product with everything that follows it fused in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tts_batch.engine.kernels.backend import jit, tl, triton, uses_triton
+
+if triton is not None:
+    from triton.language.extra import libdevice
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    _HAS_FAST_COSINE = tl.constexpr(not triton.knobs.runtime.interpret)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """y[t] = bias + sum over taps k of x[t - dilation * (taps - 1 - k)] @ weight[k * C_in : (k + 1) * C_in].
+
+    weight [taps * C_in, C_out], bias float32 [C_out]; x is zero before the first row.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    taps: int = 1
+    dilation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Snake:
+    """x + height * (1 - cos(frequency * x)) by channel, which is x + 2 height * sin²(frequency / 2 * x).
+
+    One cosine costs what one sine does and spares the square. Both float32 [C].
+    """
+
+    frequency: Tensor
+    height: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + self.height * (1 - torch.cos(self.frequency * x))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program computes: `rows` outputs by `cols` + `more_cols` channels, `depth` products at a step.
+
+    Sizes are powers of two; a width like 192 is cut as 128 + 64, two products that share the tile of x.
+    """
+
+    rows: int
+    cols: int
+    more_cols: int = 0
+    depth: int = 64
+    num_warps: int = 8
+    num_stages: int = 3
+
+
+def causal_conv(
+    x: Tensor, conv: Conv, *, residual: Tensor | None = None, snake: Snake | None = None, keep: bool = True,
+    tile: Tile | None = None, out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    """Convolve [B, T, C_in], add the residual [B, T, C_out], and give the sum and its Snake, each [B, T, C_out].
+
+    The sum is None unless `keep`, the Snake is None without `snake`; both start from the unrounded float32 sum.
+    """
+    batch, length, c_in = x.shape
+    c_out = conv.weight.shape[1]
+    if not _on_tensor_cores(x, conv):
+        return _twin(x, conv, residual, snake, keep, out_dtype or x.dtype)
+    tile = tile or tile_for(c_in, c_out, conv.taps)
+    out = torch.empty(batch, length, c_out, dtype=out_dtype or x.dtype, device=x.device) if keep else None
+    snaked = torch.empty(batch, length, c_out, dtype=x.dtype, device=x.device) if snake else None
+    grid = (batch * triton.cdiv(length, tile.rows) * (c_out // (tile.cols + tile.more_cols)),)
+    _conv_kernel[grid](
+        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked, length,
+        C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, **_constants(tile),
+    )  # fmt: skip
+    return out, snaked
+
+
+def snake_unit(
+    x: Tensor, snaked: Tensor, wide: Conv, inner: Snake, point: Conv, outer: Snake, *, keep: bool = True,
+    tile: Tile | None = None,
+) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+    """x += point(inner(wide(snaked))) in place (if `keep`), all [B, T, C]; also give outer(x).
+
+    One kernel computes the whole unit where a tile holds all channels, so that the middle never leaves registers.
+    """
+    batch, length, width = x.shape
+    tile = tile or UNIT_TILES.get(width)
+    if tile is None or not _on_tensor_cores(snaked, wide):
+        _, middle = causal_conv(snaked, wide, snake=inner, keep=False)
+        return causal_conv(middle, point, residual=x, snake=outer, keep=keep)
+    out = torch.empty_like(x)
+    _unit_kernel[(batch * triton.cdiv(length, tile.rows),)](
+        *_descriptors(snaked, wide.weight, tile), wide.bias, inner.frequency, inner.height, point.weight, point.bias,
+        x, outer.frequency, outer.height, x if keep else None, out, length,
+        C=width, TAPS=wide.taps, DILATION=wide.dilation, **_constants(tile),
+    )  # fmt: skip
+    return x if keep else None, out
+
+
+# Released shapes by (C_in, C_out, taps).
+TILES: dict[tuple[int, int, int], Tile] = {}
+UNIT_TILES: dict[int, Tile] = {
+    96: Tile(128, 64, 32, depth=32, num_warps=4, num_stages=4),
+    192: Tile(128, 128, 64, num_warps=8, num_stages=3),
+}
+
+
+def tile_for(c_in: int, c_out: int, taps: int) -> Tile:
+    """The measured tile of a released shape, or one that fits any widths that are multiples of 16."""
+    if tile := TILES.get((c_in, c_out, taps)):
+        return tile
+    cols = min(128, c_out & -c_out)
+    tile = Tile(128, cols, depth=min(64, c_in & -c_in), num_warps=8 if cols > 64 else 4)
+    return replace(tile, cols=64, more_cols=32) if c_out % 96 == 0 and cols == 32 else tile
+
+
+def _on_tensor_cores(x: Tensor, conv: Conv) -> bool:
+    """Kernels need multiples of 16 channels; the tiny test models have fewer."""
+    return uses_triton(x) and x.shape[2] % 16 == 0 and conv.weight.shape[1] % 16 == 0
+
+
+def _descriptors(x: Tensor, weight: Tensor, tile: Tile) -> tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]:
+    """The copy engine fills what lies outside the tensor with zeros: the padding on the left costs nothing."""
+    return (
+        TensorDescriptor.from_tensor(x, [1, tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [tile.depth, tile.cols]),
+        TensorDescriptor.from_tensor(weight, [tile.depth, tile.more_cols or tile.cols]),
+    )
+
+
+def _parameters(snake: Snake | None) -> tuple[Tensor | None, Tensor | None]:
+    return (snake.frequency, snake.height) if snake else (None, None)
+
+
+def _constants(tile: Tile) -> dict[str, int]:
+    return {
+        "ROWS": tile.rows, "COLS": tile.cols, "MORE": tile.more_cols, "DEPTH": tile.depth,
+        "num_warps": tile.num_warps, "num_stages": tile.num_stages,
+    }  # fmt: skip
+
+
+def _twin(
+    x: Tensor, conv: Conv, residual: Tensor | None, snake: Snake | None, keep: bool, out_dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    span = conv.dilation * (conv.taps - 1)
+    padded = F.pad(x, (0, 0, span, 0))
+    taps = [padded[:, k * conv.dilation : k * conv.dilation + x.shape[1]] for k in range(conv.taps)]
+    y = (torch.cat(taps, dim=2) @ conv.weight).float() + conv.bias
+    if residual is not None:
+        y = y + residual
+    return y.to(out_dtype) if keep else None, snake(y).to(x.dtype) if snake else None
+
+
+@jit
+def _snake(x, frequency_ptr, height_ptr, cols):
+    angle = x * tl.load(frequency_ptr + cols)[None, :]
+    # The hardware's cosine is good to 1e-6, far below bfloat16; the exact one would cost more than the product.
+    cosine = libdevice.fast_cosf(angle) if _HAS_FAST_COSINE else tl.cos(angle)
+    return x + tl.load(height_ptr + cols)[None, :] * (1.0 - cosine)
+
+
+@jit
+def _accumulate(
+    x_desc, weight_desc, more_desc, batch, row, col, C_IN: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Products of all taps for rows [row, row + ROWS) and the two runs of columns from col; float32."""
+    steps_per_tap: tl.constexpr = C_IN // DEPTH
+    acc = tl.zeros((ROWS, COLS), tl.float32)
+    if MORE > 0:
+        more = tl.zeros((ROWS, MORE), tl.float32)
+    else:
+        more = acc
+    for step in range(TAPS * steps_per_tap):
+        shift = (TAPS - 1 - step // steps_per_tap) * DILATION
+        x = x_desc.load([batch, row - shift, (step % steps_per_tap) * DEPTH]).reshape(ROWS, DEPTH)
+        acc = tl.dot(x, weight_desc.load([step * DEPTH, col]), acc)
+        if MORE > 0:
+            more = tl.dot(x, more_desc.load([step * DEPTH, col + COLS]), more)
+    return acc, more
+
+
+@jit
+def _finish(
+    acc, first_row, first_col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, C_OUT: tl.constexpr,
+):  # fmt: skip
+    """Bias, residual, Snake and stores of one accumulated tile; the pointers are those of its batch row."""
+    rows = first_row + tl.arange(0, ROWS)
+    cols = first_col + tl.arange(0, COLS)
+    at = rows[:, None] * C_OUT + cols[None, :]
+    inside = (rows < length)[:, None]
+    y = acc + tl.load(bias_ptr + cols)[None, :]
+    if residual_ptr is not None:
+        y += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if out_ptr is not None:
+        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+    if snaked_ptr is not None:
+        y = _snake(y, frequency_ptr, height_ptr, cols)
+        tl.store(snaked_ptr + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
+
+
+@jit
+def _conv_kernel(
+    x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
+    C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    # Neighbouring programs share rows of x, the larger operand, and so find them in the L2 cache.
+    num_col_tiles: tl.constexpr = C_OUT // (COLS + MORE)
+    num_row_tiles = tl.cdiv(length, ROWS)
+    tile = tl.program_id(0)
+    col = (tile % num_col_tiles) * (COLS + MORE)
+    row = (tile // num_col_tiles % num_row_tiles) * ROWS
+    batch = tile // num_col_tiles // num_row_tiles
+    acc, more = _accumulate(
+        x_desc, weight_desc, more_desc, batch, row, col, C_IN, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
+    )
+    start = batch.to(tl.int64) * length * C_OUT
+    if residual_ptr is not None:
+        residual_ptr += start
+    if out_ptr is not None:
+        out_ptr += start
+    if snaked_ptr is not None:
+        snaked_ptr += start
+    _finish(
+        acc, row, col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ROWS, COLS, C_OUT
+    )
+    if MORE > 0:
+        _finish(
+            more, row, col + COLS, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+            ROWS, MORE, C_OUT,
+        )  # fmt: skip
+
+
+@jit
+def _square(ptr, row, col, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr):
+    return tl.load(ptr + (row + tl.arange(0, HEIGHT))[:, None] * C + (col + tl.arange(0, WIDTH))[None, :])
+
+
+@jit
+def _unit_kernel(
+    snaked_in_desc, weight_desc, more_desc, bias_ptr, inner_frequency_ptr, inner_height_ptr, point_ptr, point_bias_ptr,
+    residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
+    C: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    num_row_tiles = tl.cdiv(length, ROWS)
+    row = (tl.program_id(0) % num_row_tiles) * ROWS
+    batch = tl.program_id(0) // num_row_tiles
+    dtype: tl.constexpr = snaked_ptr.dtype.element_ty
+    acc, more = _accumulate(
+        snaked_in_desc, weight_desc, more_desc, batch, row, 0, C, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
+    )
+    cols = tl.arange(0, COLS)
+    middle = _snake(acc + tl.load(bias_ptr + cols)[None, :], inner_frequency_ptr, inner_height_ptr, cols).to(dtype)
+    start = batch.to(tl.int64) * length * C
+    residual_ptr += start
+    snaked_ptr += start
+    if out_ptr is not None:
+        out_ptr += start
+    acc = tl.dot(middle, _square(point_ptr, 0, 0, COLS, COLS, C))
+    if MORE > 0:
+        tail = COLS + tl.arange(0, MORE)
+        rest = _snake(more + tl.load(bias_ptr + tail)[None, :], inner_frequency_ptr, inner_height_ptr, tail).to(dtype)
+        acc = tl.dot(rest, _square(point_ptr, COLS, 0, MORE, COLS, C), acc)
+        more = tl.dot(middle, _square(point_ptr, 0, COLS, COLS, MORE, C))
+        more = tl.dot(rest, _square(point_ptr, COLS, COLS, MORE, MORE, C), more)
+        _finish(
+            more, row, COLS, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+            ROWS, MORE, C,
+        )  # fmt: skip
+    _finish(
+        acc, row, 0, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ROWS, COLS, C
+    )

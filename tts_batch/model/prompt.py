@@ -119,17 +119,15 @@ def build_prompt(
         head.append(vectors.tts_pad + x_vector.to(vectors.tts_pad))
     head.append(vectors.tts_bos + vectors.codec_pad)
 
-    frames = (
-        model.talker.embed_frames(ref_codes.to(model.device, torch.long)) if icl and ref_codes is not None else None
-    )
+    frames = None
+    if icl and ref_codes is not None:
+        frames = model.talker.embed_frames(ref_codes.to(model.device, torch.long))
     if non_streaming is None:
         non_streaming = task != "base"
     body, trailing = (_whole_text if non_streaming else _streamed_text)(vectors, spoken, frames)
-    embeds = torch.cat([*head, body])
-    if len(embeds) >= model.talker.config.max_position_embeddings:
-        raise PromptError("text_too_long", f"text and reference take {len(embeds)} positions, more than there are.")
     applied = {"language": language, "speaker": speaker, "instruct": instruct}
-    return Prompt(embeds, trailing, {name: value for name, value in applied.items() if value}, len(text_ids))
+    effective = {name: value for name, value in applied.items() if value}
+    return Prompt(torch.cat([*head, body]), trailing, effective, len(text_ids))
 
 
 def _whole_text(vectors: PromptVectors, text: Tensor, frames: Tensor | None) -> tuple[Tensor, Tensor]:

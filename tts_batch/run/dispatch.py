@@ -1,0 +1,117 @@
+"""Which row is where between the plan and its end. Pure bookkeeping: no processes, no clocks, no files.
+
+A row that kills workers is found: what was in an engine's hands at two deaths runs alone, after everything else, and
+the row that is alone at such a death fails. Its neighbours only run again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tts_batch.run.channel import Message
+
+if TYPE_CHECKING:
+    from tts_batch.plan.planner import PlannedRow
+
+DEATHS_BEFORE_ALONE = 2
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A row to make, the message that asks a worker for it, and how many workers died with it in hand."""
+
+    planned: PlannedRow
+    message: Message
+    deaths: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.planned.row.id
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What one worker has: rows sent to it, oldest first, and among them those that its engine has pulled."""
+
+    queued: dict[str, Work] = field(default_factory=dict)
+    in_flight: dict[str, Work] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.queued) + len(self.in_flight)
+
+    def pull(self) -> None:
+        """The engine took the oldest queued row."""
+        row_id = next(iter(self.queued))
+        self.in_flight[row_id] = self.queued.pop(row_id)
+
+    def end(self, row_id: str) -> Work | None:
+        """The row ended; None when this worker did not hold it."""
+        return self.in_flight.pop(row_id, None) or self.queued.pop(row_id, None)
+
+    @property
+    def is_suspect(self) -> bool:
+        return any(work.deaths >= DEATHS_BEFORE_ALONE for work in self.queued.values()) or any(
+            work.deaths >= DEATHS_BEFORE_ALONE for work in self.in_flight.values()
+        )
+
+
+class Dispatch:
+    """Hands rows out: first those that lost their worker, then the source's, at last the suspects one by one."""
+
+    def __init__(self, source: Iterator[Work]) -> None:
+        self._source = source
+        self._ahead: deque[Work] = deque()
+        self._suspects: deque[Work] = deque()
+
+    def take(self, holding: Holding) -> Work | None:
+        """Return the next row for a worker and note that it holds it; None when there is none for it now."""
+        work = self._choose(holding)
+        if work is not None:
+            holding.queued[work.id] = work
+        return work
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row is handed out or ended."""
+        self._look_ahead()
+        return not self._ahead and not self._suspects
+
+    def bury(self, holding: Holding) -> Work | None:
+        """Take back what a dead worker held; return the row that is guilty of its death, if that is clear."""
+        in_hand = list(holding.in_flight.values())
+        waiting = list(holding.queued.values())
+        holding.in_flight.clear()
+        holding.queued.clear()
+        for work in in_hand:
+            work.deaths += 1
+        alone = len(in_hand) == 1 and in_hand[0].deaths >= DEATHS_BEFORE_ALONE
+        guilty = in_hand.pop() if alone else None
+        for work in reversed(in_hand + waiting):
+            if work.deaths >= DEATHS_BEFORE_ALONE:
+                self._suspects.appendleft(work)
+            else:
+                self._ahead.appendleft(work)
+        return guilty
+
+    def drop(self) -> None:
+        """Hand out nothing more: the run stops, and what is left stays pending."""
+        self._source = iter(())
+        self._ahead.clear()
+        self._suspects.clear()
+
+    def _choose(self, holding: Holding) -> Work | None:
+        if holding.is_suspect:
+            return None
+        self._look_ahead()
+        if self._ahead:
+            return self._ahead.popleft()
+        if self._suspects and not len(holding):
+            return self._suspects.popleft()
+        return None
+
+    def _look_ahead(self) -> None:
+        if not self._ahead and (work := next(self._source, None)) is not None:
+            self._ahead.append(work)

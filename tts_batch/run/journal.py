@@ -1,0 +1,153 @@
+"""The journal: append-only JSONL segments, one writer each. It alone says what is done.
+
+OUT/journal/WORKER/RUN-START.jsonl holds one line for every row that ended, written after the row's audio is on disk
+under its final name. RUN counts the runs over this folder and START the starts of that worker, so that segments sorted
+by name are in the order of time, and the last line of a row is the one that holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tts_batch.errors import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one row ended: a line of the journal, and the part of its manifest row that only a run can know."""
+
+    id: str
+    fingerprint: str
+    input_digest: str  # of the row alone, without the run's settings
+    status: Literal["ok", "failed"]
+    reason: Reason | None = None
+    message: str | None = None
+    audio: str | None = None  # path relative to the run folder
+    audio_bytes: int = 0
+    codes: str | None = None  # path relative to the run folder
+    duration_s: float | None = None
+    sample_rate: int | None = None
+    num_frames: int | None = None
+    max_frames: int | None = None
+    finish_reason: str | None = None
+    eos: bool | None = None
+    attempts: int = 0
+    seed: int | None = None  # of the attempt that counts
+    attempt_seeds: tuple[int, ...] = ()
+    effective_language: str | None = None
+    effective_speaker: str | None = None
+    instruct_applied: bool | None = None
+    model: str | None = None
+    model_revision: str | None = None
+    engine: str | None = None
+    runner: str | None = None
+    dtype: str | None = None
+    peak: float | None = None
+    rms_dbfs: float | None = None
+    clipped_samples: int | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+    num_pieces: int = 1
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Outcome:
+        """Read one line back; raises ValueError, KeyError or TypeError when it is not whole."""
+        values = json.loads(line)
+        return cls(**{**values, "attempt_seeds": tuple(values["attempt_seeds"])})
+
+
+def segment_path(journal: Path, worker: str, run: int, start: int) -> Path:
+    return journal / worker / f"{run:05d}-{start:03d}.jsonl"
+
+
+def list_segments(journal: Path) -> list[Path]:
+    """Return every segment, oldest first."""
+    return sorted(journal.glob("*/*.jsonl"), key=lambda path: (path.name, path.parent.name))
+
+
+def next_run(journal: Path) -> int:
+    """Return the number of a run that starts now, from 1."""
+    return 1 + max((int(path.name.split("-")[0]) for path in list_segments(journal)), default=0)
+
+
+class SegmentWriter:
+    """Appends outcomes to one new segment. What `append` has returned from is on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("xb", buffering=0)
+        sync_folder(path.parent)
+
+    def append(self, outcomes: Iterable[Outcome]) -> None:
+        whole = self._file.tell()
+        data = memoryview(b"".join(outcome.to_line() for outcome in outcomes))
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(whole)  # a full disk leaves no half line
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, line) for the whole lines of a segment; a torn last line is left out."""
+    offset = 0
+    with segment.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield offset, line
+            offset += len(line)
+
+
+def read_outcomes(segment: Path) -> Iterator[Outcome]:
+    """Yield what a segment holds, without the lines that a crash has damaged."""
+    for _, line in read_lines(segment):
+        try:
+            yield Outcome.from_line(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def mend(journal: Path) -> int:
+    """Cut torn last lines off all segments; return how many there were. Only for the holder of the lock."""
+    torn = 0
+    for segment in list_segments(journal):
+        whole = _whole_length(segment)
+        if whole < segment.stat().st_size:
+            os.truncate(segment, whole)
+            torn += 1
+    return torn
+
+
+def _whole_length(segment: Path) -> int:
+    """Return the length up to and including the last newline, looking from the end."""
+    with segment.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - 65_536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,243 @@
+"""The manifest: one row for every input row, in input order, compacted from plan and journal in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tts_batch.run.journal import Outcome, sync_folder
+
+if TYPE_CHECKING:
+    from tts_batch.plan.planner import PlannedRow
+
+ROW_GROUP_ROWS = 50_000
+_BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
+
+SCHEMA = pa.schema(
+    [
+        ("row_index", pa.int64()),
+        ("id", pa.string()),
+        ("status", pa.string()),
+        ("reason", pa.string()),
+        ("message", pa.string()),
+        ("audio", pa.string()),
+        ("duration_s", pa.float64()),
+        ("sample_rate", pa.int32()),
+        ("num_frames", pa.int32()),
+        ("max_frames", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("eos", pa.bool_()),
+        ("attempts", pa.int32()),
+        ("seed", pa.int64()),
+        ("attempt_seeds", pa.list_(pa.int64())),
+        ("codes", pa.string()),
+        ("source", pa.string()),
+        ("text", pa.string()),
+        ("task", pa.string()),
+        ("language", pa.string()),
+        ("speaker", pa.string()),
+        ("instruct", pa.string()),
+        ("ref_audio", pa.string()),
+        ("ref_text", pa.string()),
+        ("x_vector_only", pa.bool_()),
+        ("non_streaming", pa.bool_()),
+        ("effective_language", pa.string()),
+        ("effective_speaker", pa.string()),
+        ("instruct_applied", pa.bool_()),
+        ("model", pa.string()),
+        ("model_revision", pa.string()),
+        ("engine", pa.string()),
+        ("runner", pa.string()),
+        ("dtype", pa.string()),
+        ("fingerprint", pa.string()),
+        ("peak", pa.float32()),
+        ("rms_dbfs", pa.float32()),
+        ("clipped_samples", pa.int64()),
+        ("checks", pa.string()),  # JSON: check → result
+        ("num_pieces", pa.int32()),
+    ]
+)
+"""The fixed columns in the fixed order; the input's other columns follow."""
+
+
+def write_manifests(
+    out: Path, planned: Callable[[], Iterable[PlannedRow]], find: Callable[[PlannedRow], Outcome | None]
+) -> dict[str, Any]:
+    """Write manifest.parquet and failures.parquet, each whole or not at all; return counts and totals.
+
+    `planned` reads the rows of the plan from the start, `find` a row's journalled outcome. Types of the input's other
+    columns come from their values: when a late value does not fit what earlier ones promised, writing starts over.
+    """
+    extras = pa.schema([])
+    while True:
+        try:
+            return _write(out, planned(), find, extras)
+        except _OtherTypes as error:
+            extras = error.extras
+
+
+class _OtherTypes(Exception):  # noqa: N818 - not an error: what was learned about the input's other columns
+    def __init__(self, extras: pa.Schema) -> None:
+        super().__init__()
+        self.extras = extras
+
+
+def _write(
+    out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], extras: pa.Schema
+) -> dict[str, Any]:
+    totals: dict[str, Any] = {"ok": 0, "failed": 0, "pending": 0, "audio_s": 0.0, "reasons": {}}
+    with _Table(out / "manifest.parquet", extras) as manifest, _Table(out / "failures.parquet", extras) as failures:
+        rows = iter(planned)
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            values = [manifest_row(row, find(row)) for row in batch]
+            carried = [row.row.extras for row in batch]
+            for row in values:
+                _count(totals, row)
+            manifest.add(values, carried)
+            bad = [place for place, row in enumerate(values) if row["status"] == "failed"]
+            failures.add([values[place] for place in bad], [carried[place] for place in bad])
+        manifest.finish()
+        failures.finish()
+    return totals
+
+
+def _count(totals: dict[str, Any], row: Mapping[str, Any]) -> None:
+    totals[row["status"]] += 1
+    totals["audio_s"] += row["duration_s"] or 0.0
+    if row["reason"] is not None:
+        totals["reasons"][row["reason"]] = totals["reasons"].get(row["reason"], 0) + 1
+
+
+def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]:
+    """Return the fixed columns of one input row: its plan, and how it ended if it has."""
+    row = planned.row
+    values: dict[str, Any] = {
+        "row_index": row.row_index,
+        "id": row.id,
+        "status": "pending",
+        "max_frames": planned.max_frames,
+        "seed": planned.seed,
+        "source": row.source,
+        "text": row.text,
+        "task": row.task,
+        "language": row.language,
+        "speaker": row.speaker,
+        "instruct": row.instruct,
+        "ref_audio": row.ref_audio.label if row.ref_audio else None,
+        "ref_text": row.ref_text,
+        "x_vector_only": row.x_vector_only,
+        "non_streaming": row.non_streaming,
+        "fingerprint": planned.fingerprint,
+    }
+    if row.failure is not None:
+        values |= {"status": "failed", "reason": row.failure.reason, "message": row.failure.message, "attempts": 0}
+    elif outcome is not None:
+        values |= {name: getattr(outcome, name) for name in _FROM_OUTCOME}
+        values["checks"] = json.dumps(outcome.checks, separators=(",", ":")) if outcome.checks else None
+    return values
+
+
+_FROM_OUTCOME = [field.name for field in SCHEMA if field.name in Outcome.__dataclass_fields__]
+
+
+class _Table:
+    """A Parquet file under a temporary name until `finish`, written row group by row group."""
+
+    def __init__(self, path: Path, extras: pa.Schema) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self._extras = extras
+        self._schema = pa.schema([*SCHEMA, *_named_apart(extras)])
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+
+    def __enter__(self) -> _Table:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(OSError):
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def add(self, values: list[dict[str, Any]], carried: list[Mapping[str, Any]]) -> None:
+        """Add rows: the fixed columns, and the input's other columns beside them."""
+        fixed = pa.Table.from_pylist(values, SCHEMA)
+        other = list(_columns(carried, self._extras))
+        self._waiting.append(pa.table([*fixed.columns, *other], schema=self._schema))
+        self._rows += len(values)
+        if self._rows >= ROW_GROUP_ROWS:
+            self._write_group()
+
+    def finish(self) -> None:
+        """Make the file durable under its final name."""
+        self._write_group()
+        self._writer.close()
+        with self._temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        self._temporary.rename(self._path)
+        sync_folder(self._path.parent)
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=ROW_GROUP_ROWS)
+        self._waiting, self._rows = [], 0
+
+
+def _columns(carried: list[Mapping[str, Any]], extras: pa.Schema) -> Iterator[pa.Array]:
+    """Yield the input's other columns as `extras` types them; raise _OtherTypes with types that fit these rows too."""
+    names = dict.fromkeys(extras.names) | dict.fromkeys(name for row in carried for name in row)
+    found = [_array([row.get(name) for row in carried]) for name in names]
+    widened = pa.schema(
+        [(name, _common(extras.field(name).type if name in extras.names else pa.null(), array.type))
+         for name, array in zip(names, found, strict=True)]
+    )  # fmt: skip
+    if widened != extras:
+        raise _OtherTypes(widened)
+    for field, array in zip(extras, found, strict=True):
+        yield array if array.type == field.type else _cast(array, field.type)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the narrowest type that holds both; text when there is none."""
+    if one == other or pa.types.is_null(other):
+        return one
+    try:
+        both = pa.unify_schemas([pa.schema([("_", one)]), pa.schema([("_", other)])], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.string()
+    return both.field(0).type
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_string(wanted):
+        return pa.array([None if value is None else str(value) for value in array.to_pylist()], wanted)
+    return array.cast(wanted)
+
+
+def _named_apart(extras: pa.Schema) -> list[pa.Field]:
+    """Rename to `input_NAME` what would collide with a fixed column or with another of these."""
+    taken = set(SCHEMA.names)
+    fields = []
+    for field in extras:
+        name = field.name
+        while name in taken or (name != field.name and name in extras.names):
+            name = f"input_{name}"
+        taken.add(name)
+        fields.append(field.with_name(name))
+    return fields

@@ -1,0 +1,219 @@
+"""The workers of one model: started, fed as they pull, watched with deadlines, restarted, and ended."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tts_batch.errors import CannotContinueError, Reason
+from tts_batch.run.channel import ChannelError, Message
+from tts_batch.run.devices import Device
+from tts_batch.run.dispatch import Dispatch, Work
+from tts_batch.run.journal import read_outcomes, segment_path
+from tts_batch.run.signals import StopSignals
+from tts_batch.run.slot import Slot
+
+LOOKAHEAD = 64
+"""Rows sent to a worker before its engine pulls them: enough to fill a batch at once, few enough to stay balanced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a run waits for what may never come, and how often it tries again."""
+
+    start_s: float = 900.0  # from a worker's start until its engine is open
+    stall_s: float = 600.0  # without any row ending or being pulled …
+    stall_frame_s: float = 1.0  # … and this for each frame of the largest budget in flight
+    close_s: float = 30.0  # from the last row until the process is gone
+    stop_s: float = 10.0  # for rows in flight after a first signal
+    deaths_in_a_row: int = 3  # of one worker without any row ending between; then it is given up
+
+
+class Listener(Protocol):
+    """Who wants to know of what happens to rows and workers."""
+
+    def worker_ready(self, facts: Message) -> None: ...
+
+    def row_ended(self, work: Work, audio_s: float, *, failed: bool) -> None: ...
+
+    def row_killed_workers(self, work: Work, reason: Reason, message: str) -> None: ...
+
+    def say(self, sentence: str) -> None: ...
+
+    def tick(self) -> None: ...
+
+
+class Pool:
+    """Runs the rows of a `Dispatch` on one worker for each device."""
+
+    def __init__(
+        self,
+        journal: Path,
+        run: int,
+        devices: list[Device],
+        start: Callable[[Device], Message],
+        listener: Listener,
+        limits: Limits,
+    ) -> None:
+        self._slots = [Slot(journal, f"w{number}", device) for number, device in enumerate(devices)]
+        self._journal, self._run_number = journal, run
+        self._start_message = start
+        self._listener, self._limits = listener, limits
+        self._selector = selectors.DefaultSelector()
+        self._stopping_since: float | None = None
+        self._last_death = ""
+
+    def run(self, dispatch: Dispatch, rows_left: Callable[[], int], stop: StopSignals) -> None:
+        """Return when every row has ended, or after a stop. Raises CannotContinueError; leaves no process behind."""
+        self._dispatch, self._rows_left = dispatch, rows_left
+        self._selector.register(stop, selectors.EVENT_READ)
+        try:
+            for slot in self._slots:
+                self._start(slot)
+            while any(slot.process for slot in self._slots):
+                self._feed()
+                for key, _ in self._selector.select(timeout=0.5):
+                    if isinstance(key.data, Slot):
+                        self._receive(key.data)
+                    else:
+                        stop.drain()
+                if stop.requested and self._stopping_since is None:
+                    self._stop()
+                self._check_deadlines()
+                self._listener.tick()
+        finally:
+            for slot in self._slots:
+                slot.end()
+            self._selector.close()
+        if not dispatch.exhausted and self._stopping_since is None:
+            raise CannotContinueError(f"No worker is left. {self._last_death}.")
+
+    def _start(self, slot: Slot) -> None:
+        segment = segment_path(self._journal, slot.name, self._run_number, self._next_start(slot))
+        channel = slot.start(segment, self._start_message(slot.device))
+        self._selector.register(channel, selectors.EVENT_READ, slot)
+
+    def _next_start(self, slot: Slot) -> int:
+        """Count on from the segments of this run: several models may have run in the slot."""
+        return len(list(slot.folder.glob(f"{self._run_number:05d}-*.jsonl"))) + 1
+
+    def _feed(self) -> None:
+        for slot in self._slots:
+            if slot.process is None or not slot.ready or slot.told_end:
+                continue
+            # Near the end workers get smaller shares, so that none sits on rows that another could make.
+            share = min(LOOKAHEAD, max(1, self._rows_left() // len(self._slots)))
+            while len(slot.holding.queued) < share and (work := self._dispatch.take(slot.holding)) is not None:
+                if len(slot.holding) == 1:
+                    slot.last_sign = time.monotonic()
+                slot.send(work.message)
+            if self._dispatch.exhausted:
+                slot.told_end = True
+                slot.send({"type": "end"})
+
+    def _receive(self, slot: Slot) -> None:
+        assert slot.channel is not None
+        try:
+            messages = slot.channel.receive_ready()
+        except (OSError, ChannelError, ValueError) as error:
+            slot.kill(f"it sent what is no message ({error})")
+            messages = None
+        if messages is None:
+            self._bury(slot)
+            return
+        for message in messages:
+            self._take(slot, message)
+
+    def _take(self, slot: Slot, message: Message) -> None:
+        slot.last_sign = time.monotonic()
+        match message["type"]:
+            case "ready":
+                slot.ready = True
+                self._listener.worker_ready(message)
+            case "pulled":
+                slot.holding.pull()
+            case "done":
+                for row_id, status, audio_s in message["rows"]:
+                    self._end(slot, row_id, audio_s, failed=status == "failed")
+            case "bye":
+                slot.said_bye = True
+            case "disk_full":
+                raise CannotContinueError(f"{message['error']} Make room; the same command goes on from here.")
+            case "broken":
+                slot.cause = message["error"]
+
+    def _end(self, slot: Slot, row_id: str, audio_s: float, *, failed: bool) -> None:
+        work = slot.holding.end(row_id)
+        if work is not None:
+            slot.deaths_in_a_row = 0
+            self._listener.row_ended(work, audio_s, failed=failed)
+
+    def _bury(self, slot: Slot) -> None:
+        """A worker has closed its channel: its segment says what it has done, the rest is made by another."""
+        assert slot.channel is not None
+        self._selector.unregister(slot.channel)
+        how = slot.reap()
+        if slot.segment.exists():
+            for outcome in read_outcomes(slot.segment):
+                self._end(slot, outcome.id, outcome.duration_s or 0.0, failed=outcome.status == "failed")
+        if self._stopping_since is not None or (slot.told_end and not len(slot.holding)):
+            return
+        self._last_death = how
+        if not slot.ready and slot.starts == 1:
+            raise CannotContinueError(f"The engine cannot start: {how}.")
+        slot.deaths_in_a_row += 1
+        guilty = self._dispatch.bury(slot.holding)
+        if guilty is not None:
+            slot.deaths_in_a_row = 0
+            message = f"{guilty.deaths} workers died with this row in hand, the last with it alone: {how}."
+            self._listener.row_killed_workers(guilty, _reason(slot), message)
+        if self._dispatch.exhausted:
+            return
+        again = slot.deaths_in_a_row < self._limits.deaths_in_a_row
+        self._listener.say(f"{how}; {'its rows go to another' if again else 'it is given up'}.")
+        if again:
+            self._start(slot)
+
+    def _stop(self) -> None:
+        self._stopping_since = time.monotonic()
+        self._dispatch.drop()
+        self._listener.say("Stopping: rows in flight may end, the rest stays pending. Again to stop at once.")
+        for slot in self._slots:
+            if slot.process is not None and slot.ready:
+                slot.told_end = True
+                slot.send({"type": "stop", "deadline_s": self._limits.stop_s})
+            else:
+                slot.kill("the run was stopped")
+
+    def _check_deadlines(self) -> None:
+        now, limits = time.monotonic(), self._limits
+        for slot in self._slots:
+            silent_s = now - slot.last_sign
+            if slot.process is None:
+                continue
+            if self._stopping_since is not None:
+                if now - self._stopping_since > limits.stop_s + 5.0:
+                    slot.kill("it did not stop in time")
+            elif not slot.ready:
+                if silent_s > limits.start_s:
+                    slot.kill(f"its engine was not open after {limits.start_s:.0f} s")
+            elif not len(slot.holding):
+                if slot.told_end and silent_s > limits.close_s:
+                    slot.kill("it did not end after its last row")
+            elif silent_s > (allowed_s := self._stall_limit_s(slot)):
+                slot.stalled = True
+                slot.kill(f"no row ended for {allowed_s:.0f} s")
+
+    def _stall_limit_s(self, slot: Slot) -> float:
+        budgets = (work.planned.max_frames for work in slot.holding.in_flight.values())
+        return self._limits.stall_s + self._limits.stall_frame_s * max(budgets, default=0)
+
+
+def _reason(slot: Slot) -> Reason:
+    if slot.stalled:
+        return "stalled"
+    return "out_of_memory" if "OutOfMemory" in slot.cause else "worker_crash"

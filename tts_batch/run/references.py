@@ -1,0 +1,78 @@
+"""Reference audio on its way to a worker: a path as it is; bytes and arrays once, under their content's key."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.engine.request import Reference
+from tts_batch.records import RefAudio
+
+MAX_SPOOLED = 256
+
+
+class ReferenceSpool:
+    """Files for references that came as bytes or arrays. The parent writes each once, for all workers.
+
+    A file stays while a row that needs it is under way, and then until 256 newer ones have come.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._users: OrderedDict[str, int] = OrderedDict()  # key → rows under way; least recently used first
+
+    def pin(self, key: str, reference: RefAudio, text: str | None) -> dict[str, Any]:
+        """Return the message part that stands for `reference`; its file stays until `release`."""
+        message: dict[str, Any] = {"key": key, "text": text, "label": reference.label}
+        if reference.path is not None:
+            return message | {"kind": "path", "file": reference.path}
+        file = self._file(key)
+        if not file.exists():
+            temporary = file.with_suffix(".tmp")
+            if reference.data is not None:
+                temporary.write_bytes(reference.data)
+            else:
+                with temporary.open("wb") as target:
+                    np.save(target, np.asarray(reference.array), allow_pickle=False)
+            temporary.rename(file)
+        self._users[key] = self._users.pop(key, 0) + 1
+        kind = "data" if reference.data is not None else "array"
+        return message | {"kind": kind, "file": str(file), "sampling_rate_hz": reference.sampling_rate_hz}
+
+    def release(self, key: str) -> None:
+        """A row that needed `key` has ended."""
+        if key not in self._users:
+            return
+        self._users[key] -= 1
+        if len(self._users) > MAX_SPOOLED:
+            for old in [old for old, users in self._users.items() if users == 0][: len(self._users) - MAX_SPOOLED]:
+                del self._users[old]
+                self._file(old).unlink(missing_ok=True)
+
+    def _file(self, key: str) -> Path:
+        return self._folder / key.replace(":", "-")
+
+
+def reference_from(message: dict[str, Any] | None) -> Reference | None:
+    """Return the engine's view of a pinned reference; its audio is read when the engine asks for it."""
+    if message is None:
+        return None
+    return Reference(key=message["key"], load=partial(_load, message), text=message["text"])
+
+
+def _load(message: dict[str, Any]) -> NDArray[np.float32]:
+    from tts_batch.dataset.audio import load_reference
+
+    file, label = message["file"], message["label"]
+    if message["kind"] == "path":
+        return load_reference(RefAudio(path=file, label=label))
+    if message["kind"] == "data":
+        return load_reference(RefAudio(data=Path(file).read_bytes(), label=label))
+    array = np.load(file, allow_pickle=False)
+    return load_reference(RefAudio(array=array, sampling_rate_hz=message["sampling_rate_hz"], label=label))

@@ -1,0 +1,53 @@
+"""Stopping by signal: the first SIGINT or SIGTERM asks for a clean end, the second ends at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class InterruptedTwice(BaseException):
+    """A second signal came: leave now, with nothing left behind. No `except Exception` may hold it up."""
+
+
+class StopSignals:
+    """Turns the signals into `requested` while it is entered. `fileno` becomes readable, so that a selector wakes.
+
+    Only a main thread can have signal handlers; in others (a notebook's worker) this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[signal.Signals, signal.Handlers | object] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self._read)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def drain(self) -> None:
+        """Take what made `fileno` readable."""
+        os.read(self._read, 64)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise InterruptedTwice
+        self.requested = True
+        os.write(self._write, b"!")

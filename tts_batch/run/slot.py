@@ -1,0 +1,112 @@
+"""One place for a worker: its process, its channel, what it holds, and how it ended. Seen from the parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tts_batch.run.channel import Channel, ChannelError, Message
+from tts_batch.run.devices import Device
+from tts_batch.run.dispatch import Holding
+
+REAP_S = 10.0
+_LIKELY = {
+    signal.SIGKILL: "most often the machine ran out of memory",
+    signal.SIGBUS: "most often /dev/shm is too small: give the container a larger one, as with --shm-size",
+}
+
+
+class Slot:
+    """A worker process may die in a slot and another take its place; the segment number counts the starts."""
+
+    def __init__(self, journal: Path, name: str, device: Device) -> None:
+        self.name = name
+        self.folder = journal / name
+        self.device = device
+        self.holding = Holding()
+        self.starts = 0
+        self.deaths_in_a_row = 0  # without a row that ended between them
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: Channel | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.ready = self.told_end = self.said_bye = False
+        self.cause = ""  # why the parent ended it, or what it said before it broke
+        self.stalled = False
+        self.last_sign = time.monotonic()
+
+    def start(self, segment: Path, start: Message) -> Channel:
+        """Start the worker program on a new segment."""
+        self._reset()
+        self.starts += 1
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.segment = segment
+        self.channel, theirs = Channel.pair()
+        with theirs, (self.folder / "stderr.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tts_batch.run.worker", str(theirs.fileno())],
+                env={**os.environ, **self.device.environment},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal reaches the parent alone
+            )
+        self.send({**start, "segment": str(segment)})
+        return self.channel
+
+    def send(self, message: Message) -> None:
+        """Send a message; a worker that cannot take it is ended, and its channel tells so."""
+        assert self.channel is not None
+        try:
+            self.channel.send(message)
+        except (OSError, ChannelError) as error:
+            self.kill(self.cause or f"it did not take a message ({error})")
+
+    def kill(self, cause: str = "") -> None:
+        """End the process and all that it started. `reap` collects it."""
+        self.cause = self.cause or cause
+        if self.process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Leave no process behind, whatever it is doing."""
+        self.kill()
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):  # only a process stuck in a driver outlives SIGKILL for long
+                self.process.wait(REAP_S)
+
+    def reap(self) -> str:
+        """Collect the process, which has closed its channel, and say how it ended."""
+        assert self.process is not None and self.channel is not None
+        try:
+            status = self.process.wait(REAP_S if self.said_bye else 1.0)
+        except subprocess.TimeoutExpired:
+            self.kill("it closed its channel and did not end")
+            status = self.process.wait(REAP_S)
+        self.kill()  # children of the engine that outlived it
+        self.channel.close()
+        self.process = self.channel = None
+        return f"worker {self.name} {self._how(status)}{self._last_lines()}"
+
+    def _how(self, status: int) -> str:
+        if self.cause:
+            return f"was ended: {self.cause}" if status < 0 else f"broke: {self.cause}"
+        if status >= 0:
+            return f"ended with status {status}"
+        number = signal.Signals(-status)
+        return f"died of {number.name}" + (f" ({_LIKELY[number]})" if number in _LIKELY else "")
+
+    def _last_lines(self, count: int = 3) -> str:
+        log = self.folder / "stderr.log"
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()[-count:]
+        return f"; its last lines in {log}: " + " | ".join(lines) if lines else ""

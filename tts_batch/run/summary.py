@@ -1,0 +1,94 @@
+"""What a run says of itself: run.json, the summary that `run_job` returns, and the standing that `status` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tts_batch.errors import ExitStatus, UsageError
+from tts_batch.run.journal import sync_folder
+from tts_batch.run.lock import is_live
+from tts_batch.run.resume import JournalIndex
+
+_PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "soundfile", "soxr")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """How a run ended. `ok`, `failed` and `pending` count all input rows; `made` and the speed only this run's."""
+
+    exit_status: ExitStatus
+    out: Path
+    rows: int
+    ok: int
+    failed: int
+    pending: int
+    made: int  # rows that ended in this run, ok or failed
+    audio_s: float  # of all ok rows
+    audio_s_per_s: float  # audio made in this run, for each second since its models were loaded
+    wall_s: float
+    reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "out": str(self.out), "exit_status": int(self.exit_status)}
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """Return run.json, empty when there is none yet."""
+    try:
+        return dict(json.loads((out / "run.json").read_bytes()))
+    except FileNotFoundError:
+        return {}
+
+
+def write_run(out: Path, facts: dict[str, Any]) -> None:
+    """Write run.json, whole or not at all."""
+    temporary = out / ".run.json.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(facts, file, ensure_ascii=False, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(out / "run.json")
+    sync_folder(out)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what makes the sound, without importing any of it."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_status(out: Path) -> dict[str, Any]:
+    """Return how far the run in `out` is: from its journal, at any moment, also while it runs."""
+    run = read_run(out)
+    if not run:
+        raise UsageError(f"{out} is no run folder: it has no run.json.")
+    index = JournalIndex(out)
+    rows = int(run["counts"]["rows"])
+    failed = index.failed + int(run["counts"]["failed_in_plan"])
+    state = "running" if is_live(out / "run.lock") else run["state"]
+    return {
+        "state": "broken off" if state == "running" and not is_live(out / "run.lock") else state,
+        "rows": rows,
+        "ok": index.ok,
+        "failed": failed,
+        "pending": max(rows - index.ok - failed, 0),
+        "audio_s": round(index.audio_s, 3),
+        "started": run["started"],
+        "ended": run.get("ended"),
+    }

@@ -1,0 +1,259 @@
+"""The worker program, `python -m tts_batch.run.worker FD`: requests → engine → checks → clips → journal.
+
+It is told what to do over the socket FD and trusts no engine: every result is held against what was asked. When the
+parent is gone, so is the worker, and whatever it started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tts_batch.engine.request import Engine, EngineConfig, SamplingParams, SpeechRequest, SpeechResult
+from tts_batch.records import Failure
+from tts_batch.run.channel import Channel, Message
+from tts_batch.run.checks import find_fault, measure
+from tts_batch.run.clips import encode_codes, encode_wav
+from tts_batch.run.journal import Outcome
+from tts_batch.run.references import reference_from
+from tts_batch.run.writer import ClipWriter, DiskFullError
+
+IDLE_POLL_S = 0.05
+PARENT_GONE, BROKEN = 70, 71  # exit statuses, for the log only
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A row between its arrival and its end."""
+
+    request: SpeechRequest
+    fingerprint: str
+    input_digest: str
+    seeds: list[int]  # one for each attempt that it may have
+    attempts: int = 0
+
+
+class Worker:
+    """One engine and the rows it works on. `control` runs on a thread of its own, the rest on the main thread."""
+
+    def __init__(self, channel: Channel, messages: Iterator[Message], start: Message) -> None:
+        self._channel = channel
+        self._messages = messages
+        self._save_codes: bool = start["save_codes"]
+        self._constants: dict[str, Any] = start["constants"]
+        self._arrived = threading.Condition()
+        self._inbox: deque[Active] = deque()
+        self._active: dict[str, Active] = {}  # pulled by the engine, or waiting for another attempt
+        self._again: deque[Active] = deque()
+        self._no_more = self._stopping = False
+        self._engine: Engine | None = None
+        self._writer = ClipWriter(Path(start["out"]), Path(start["segment"]), self._report, self._give_up)
+        threading.Thread(target=self._control, name="control", daemon=True).start()
+
+    def run(self, start: Message) -> None:
+        """Make rows until the parent has no more."""
+        from tts_batch.engine.registry import open_engine
+
+        engine = self._engine = open_engine(start["engine"], EngineConfig(**start["engine_config"]))
+        info: Mapping[str, str] = getattr(engine, "info", {})
+        self._constants |= {"runner": info.get("runner"), "dtype": info.get("dtype")}
+        self._channel.send({"type": "ready", "info": dict(info)})
+        try:
+            for result in engine.generate(self._requests()):
+                self._receive(result)
+            if not self._stopping:
+                self._fail_missing()
+        finally:
+            self._writer.close()  # what the engine gave before it broke is done
+        self._channel.send({"type": "bye"})
+        engine.close()
+
+    # parent → worker
+
+    def _control(self) -> None:
+        for message in self._messages:
+            with self._arrived:
+                if message["type"] == "row":
+                    self._inbox.append(_active_from(message))
+                elif message["type"] == "end":
+                    self._no_more = True
+                elif message["type"] == "stop":
+                    self._no_more = self._stopping = True
+                    self._inbox.clear()
+                    timer = threading.Timer(message["deadline_s"], self._cancel_all)
+                    timer.daemon = True
+                    timer.start()
+                self._arrived.notify()
+        _die_with_children()
+
+    def _cancel_all(self) -> None:
+        with self._arrived:
+            request_ids = list(self._active)
+        for request_id in request_ids:
+            if self._engine is not None:
+                self._engine.cancel(request_id)
+
+    # worker → engine
+
+    def _requests(self) -> Iterator[SpeechRequest | None]:
+        """Yield what to make next, None while nothing is ready; runs on the engine's thread.
+
+        With nothing at all in the engine's hands it waits a moment before None, so that an idle engine does not spin.
+        """
+        while True:
+            with self._arrived:
+                if not (self._again or self._inbox or self._active or self._no_more):
+                    self._arrived.wait(IDLE_POLL_S)
+                active = self._next()
+                if active is None and self._no_more and not self._may_come_again():
+                    return
+            yield None if active is None else active.request
+
+    def _next(self) -> Active | None:
+        if self._again and not self._stopping:
+            active = self._again.popleft()
+        elif self._inbox:
+            active = self._inbox.popleft()
+            self._channel.send({"type": "pulled"})
+        else:
+            return None
+        active.request = replace(active.request, seed=active.seeds[active.attempts])
+        active.attempts += 1
+        self._active[active.request.request_id] = active
+        return active
+
+    def _may_come_again(self) -> bool:
+        return not self._stopping and any(row.attempts < len(row.seeds) for row in self._active.values())
+
+    # engine → writer
+
+    def _receive(self, result: SpeechResult) -> None:
+        with self._arrived:
+            active = self._active.get(result.request_id)
+            if active is None or active in self._again:
+                _log(f"ignored a result for {result.request_id!r}: it was not asked for, or had one already")
+                return
+            failure = find_fault(result, active.request.max_frames)
+            if failure is not None and not self._stopping and active.attempts < len(active.seeds):
+                self._again.append(active)
+                return
+            del self._active[result.request_id]
+        if self._stopping and result.finish_reason == "cancelled":
+            return  # stays pending
+        outcome = self._outcome(active, result, failure)
+        if failure is not None or result.audio is None:
+            self._writer.put(outcome)
+            return
+        codes = encode_codes(result.codes) if self._save_codes and result.codes is not None else None
+        self._writer.put(outcome, encode_wav(result.audio, result.sample_rate), codes)
+
+    def _fail_missing(self) -> None:
+        failure = Failure("engine_error", "The engine ended without a result for this row.")
+        for active in self._active.values():
+            self._writer.put(self._outcome(active, None, failure))
+
+    def _outcome(self, active: Active, result: SpeechResult | None, failure: Failure | None) -> Outcome:
+        seeds = active.seeds[: active.attempts]
+        outcome = Outcome(
+            id=active.request.request_id,
+            fingerprint=active.fingerprint,
+            input_digest=active.input_digest,
+            status="failed" if failure else "ok",
+            reason=failure.reason if failure else None,
+            message=failure.message if failure else None,
+            max_frames=active.request.max_frames,
+            attempts=active.attempts,
+            seed=seeds[-1],
+            attempt_seeds=tuple(seeds),
+            **self._constants,
+        )
+        if result is None:
+            return outcome
+        outcome = replace(
+            outcome,
+            num_frames=int(result.num_frames),
+            finish_reason=result.finish_reason,
+            eos=bool(result.eos),
+            effective_language=result.effective.get("language"),
+            effective_speaker=result.effective.get("speaker"),
+            instruct_applied=bool(result.effective.get("instruct")),
+        )
+        if failure is not None or result.audio is None:
+            return outcome
+        levels = measure(result.audio)
+        return replace(
+            outcome,
+            duration_s=result.audio.size / result.sample_rate,
+            sample_rate=result.sample_rate,
+            peak=levels.peak,
+            rms_dbfs=levels.rms_dbfs,
+            clipped_samples=levels.clipped_samples,
+        )
+
+    # writer → parent
+
+    def _report(self, outcomes: list[Outcome]) -> None:
+        rows = [[outcome.id, outcome.status, outcome.duration_s or 0.0] for outcome in outcomes]
+        self._channel.send({"type": "done", "rows": rows})
+
+    def _give_up(self, error: Exception) -> None:
+        kind = "disk_full" if isinstance(error, DiskFullError) else "broken"
+        self._channel.send({"type": kind, "error": str(error)})
+        _leave(BROKEN)
+
+
+def _active_from(message: Message) -> Active:
+    request = SpeechRequest(
+        **message["request"],
+        seed=message["seeds"][0],
+        sampling=SamplingParams(**message["sampling"]),
+        reference=reference_from(message["reference"]),
+    )
+    return Active(request, message["fingerprint"], message["input_digest"], message["seeds"])
+
+
+def _die_with_children() -> None:
+    """The parent is gone and nobody will collect what the engine started: end the whole process group."""
+    with suppress(ProcessLookupError):  # not a group's leader: started by hand
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(PARENT_GONE)
+
+
+def _leave(status: int) -> None:
+    """End at once: an exit handler of an engine could wait for ever. The parent ends what is left of the group."""
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _log(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - stderr is the worker's log file
+
+
+def main() -> None:
+    """Serve the parent at the other end of the socket whose number is the only argument."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the parent, which decides
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    messages = channel.receive()
+    start = next(messages)
+    try:
+        Worker(channel, messages, start).run(start)
+    except Exception as error:
+        traceback.print_exc()
+        channel.send({"type": "broken", "error": f"{type(error).__name__}: {error}"})
+        _leave(BROKEN)
+    _leave(0)
+
+
+if __name__ == "__main__":
+    main()

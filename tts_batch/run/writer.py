@@ -1,0 +1,142 @@
+"""Group commit: clips get on the disk, then their journal lines; at most 1 s or 256 rows late."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tts_batch.run.clips import clip_path
+from tts_batch.run.journal import Outcome, SegmentWriter, sync_folder
+
+GROUP_S = 1.0
+GROUP_ROWS = 256
+_QUEUE_ROWS = 512  # a writer that cannot keep up holds the engine back, not the memory up
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(Exception):
+    """There is no room for what was made. Nothing half-written stands under a final name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    outcome: Outcome
+    files: tuple[tuple[str, bytes], ...]  # (path relative to the run folder, content)
+
+
+class ClipWriter:
+    """Writes clips on its own thread, so that neither the engine nor its receiver waits for the disk.
+
+    `committed` is called on that thread with the outcomes that are done; `broken` with the error that ended it.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        segment: Path,
+        committed: Callable[[list[Outcome]], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._out = out
+        self._temporary = segment.parent / "tmp"
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        self._segment = SegmentWriter(segment)
+        self._committed = committed
+        self._broken = broken
+        self._queue: queue.Queue[_Entry | None] = queue.Queue(_QUEUE_ROWS)
+        self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, outcome: Outcome, wav: bytes | None = None, codes: bytes | None = None) -> None:
+        """Queue a row that has ended; waits while 512 rows are queued. `wav` makes it a clip."""
+        files = []
+        if wav is not None:
+            path = clip_path(outcome.id)
+            files.append((path, wav))
+            outcome = replace(outcome, audio=path, audio_bytes=len(wav))
+        if codes is not None:
+            path = clip_path(outcome.id, ".npy")
+            files.append((path, codes))
+            outcome = replace(outcome, codes=path)
+        self._queue.put(_Entry(outcome, tuple(files)))
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._segment.close()
+
+    def _run(self) -> None:
+        try:
+            while group := self._collect():
+                self._committed(self._commit(group))
+        except Exception as error:
+            self._broken(error)
+
+    def _collect(self) -> list[_Entry]:
+        """Wait for a row, then for more until the group is full or a second old; empty after `close`."""
+        group: list[_Entry] = []
+        deadline = float("inf")
+        while len(group) < GROUP_ROWS:
+            try:
+                entry = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0) if group else None)
+            except queue.Empty:
+                break
+            if entry is None:
+                self._queue.put(None)  # for the next call: this group goes first
+                break
+            if not group:
+                deadline = time.monotonic() + GROUP_S
+            group.append(entry)
+        return group
+
+    def _commit(self, group: list[_Entry]) -> list[Outcome]:
+        """Audio, its name, its folder's entry, then the journal: each on the disk before the next."""
+        outcomes, renames = [], []
+        for number, entry in enumerate(group):
+            try:
+                staged = [self._stage(f"{number}-{place}", content) for place, (_, content) in enumerate(entry.files)]
+            except OSError as error:
+                if error.errno in _DISK_FULL:
+                    raise DiskFullError(f"The disk of {self._out} is full.") from error
+                outcomes.append(_write_failed(entry.outcome, error))
+            else:
+                outcomes.append(entry.outcome)
+                renames += [(source, self._out / path) for source, (path, _) in zip(staged, entry.files, strict=True)]
+        try:
+            folders = {target.parent for _, target in renames}
+            if any(not folder.is_dir() for folder in folders):
+                for folder in folders:
+                    folder.mkdir(exist_ok=True)
+                sync_folder(self._out)
+            for source, target in renames:
+                source.rename(target)
+            for folder in folders:
+                sync_folder(folder)
+            self._segment.append(outcomes)
+        except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise DiskFullError(f"The disk of {self._out} is full.") from error
+            raise
+        return outcomes
+
+    def _stage(self, name: str, content: bytes) -> Path:
+        path = self._temporary / name
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+
+def _write_failed(outcome: Outcome, error: OSError) -> Outcome:
+    message = f"The clip could not be written: {error.strerror}."
+    return replace(
+        outcome, status="failed", reason="write_failed", message=message, audio=None, audio_bytes=0, codes=None
+    )

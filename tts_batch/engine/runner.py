@@ -50,7 +50,8 @@ class Runner(Protocol):
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
 
-    def add(self, row: PreparedRow) -> None: ...
+    def add(self, row: PreparedRow) -> None:
+        """Take a row in. Evicted rows may be added again without room: they wait."""
 
     def step(self) -> list[DecodedRow]:
         """Go on by a frame or a few; return the rows that ended. After an exception, `evict` and add again."""
@@ -59,4 +60,5 @@ class Runner(Protocol):
         """Drop a row in whatever state it is; False if it is not here."""
 
     def evict(self) -> list[PreparedRow]:
-        """Give back every row that has not ended, in no special order, to start again from its first frame."""
+        """Give back every row that has not ended, those in the midst of decoding first. Added again, a row starts
+        again from its first frame, and repeats itself."""

@@ -65,7 +65,7 @@ class LockstepRunner:
         return self._batch is not None and self._cancel_decoding(self._batch, request_id)
 
     def evict(self) -> list[PreparedRow]:
-        rows = self._waiting + (self._batch.rows if self._batch else [])
+        rows = (self._batch.rows if self._batch else []) + self._waiting
         self._waiting, self._batch, self._gathering = [], None, True
         return rows
 

@@ -1,0 +1,320 @@
+"""The laws of `generate`: lazy intake, one end for each request, cancellation anywhere, deadlines, no threads left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.asking import ask
+from tests.engine.scripted import ScriptedCode2Wav, ScriptedPreparer, ScriptedRunner, scripted_generation
+from tts_batch.engine import generation as generation_module
+from tts_batch.engine.errors import EngineError
+from tts_batch.engine.request import SpeechRequest
+from tts_batch.engine.runner import PreparedRow
+
+
+def compute_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tts-batch-compute"]
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    yield
+    assert compute_threads() == []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(1, 4)), max_size=40), st.integers(1, 5))
+def test_every_request_ends_exactly_once(script: list[int | None], max_num_seqs: int) -> None:
+    requests = [ask(str(i), max_frames=frames, seed=i) if frames else None for i, frames in enumerate(script)]
+    results = list(scripted_generation(requests, ScriptedRunner(max_num_seqs)).results())
+    assert Counter(r.request_id for r in results) == Counter(r.request_id for r in requests if r)
+    for result in results:
+        assert result.finish_reason == "stop"
+        assert result.num_frames == len(result.audio) == script[int(result.request_id)]
+        assert (result.codes == int(result.request_id)).all()
+
+
+def test_requests_are_pulled_only_when_there_is_room() -> None:
+    pulled = 0
+
+    def requests() -> Iterator[SpeechRequest]:
+        nonlocal pulled
+        for i in range(200):
+            pulled += 1
+            yield ask(str(i), max_frames=1)
+
+    results = scripted_generation(requests(), ScriptedRunner(4)).results()
+    returned = 0
+    for _ in results:
+        returned += 1
+        # at most: 4 rows decoding or just decoded, a queue of 8, one result on its way in
+        time.sleep(0.001)
+        assert pulled - returned <= 4 + 8 + 1
+    assert (pulled, returned) == (200, 200)
+
+
+def test_none_means_ask_again_and_never_stops_the_work() -> None:
+    runner = ScriptedRunner(4)
+    retries: list[SpeechRequest] = []
+
+    def requests() -> Iterator[SpeechRequest | None]:
+        yield ask("first", max_frames=3)
+        while not retries:
+            yield None
+        yield retries.pop()
+
+    started = time.process_time()
+    ended = []
+    for result in scripted_generation(requests(), runner).results():
+        ended.append(result.request_id)
+        if result.request_id == "first":
+            time.sleep(0.3)  # idle all the while
+            retries.append(ask("retry"))
+    assert ended == ["first", "retry"]
+    assert time.process_time() - started < 0.25, "polling ran hot"
+
+
+class PickyPreparer(ScriptedPreparer):
+    """Raises what the text says."""
+
+    class RowError(Exception):
+        reason, message = "ref_unreadable", "the file is not audio."
+
+    ERRORS: ClassVar = {
+        "typed": RowError(),
+        "untyped": ValueError("scripted"),
+        "memory": torch.OutOfMemoryError("scripted"),
+    }
+
+    def prepare(self, request: SpeechRequest) -> PreparedRow:
+        if request.text in self.ERRORS:
+            raise self.ERRORS[request.text]
+        return super().prepare(request)
+
+
+def test_a_bad_row_is_its_own_error_and_no_one_elses() -> None:
+    texts = ["fine", "typed", "untyped", "memory", "also fine"]
+    requests = [ask(text, text=text) for text in texts]
+    generation = scripted_generation(requests, preparer=PickyPreparer())
+    results = {r.request_id: r for r in generation.results()}
+    assert {name: r.reason for name, r in results.items()} == {
+        "fine": None,
+        "typed": "ref_unreadable",
+        "untyped": "engine_error",
+        "memory": "out_of_memory",
+        "also fine": None,
+    }
+    assert results["typed"].error == "the file is not audio."
+    assert "ValueError: scripted" in results["untyped"].error
+    assert results["typed"].finish_reason == "error"
+    assert results["typed"].audio is None
+
+
+def test_a_second_request_of_the_same_id_fails_while_the_first_is_in_flight() -> None:
+    requests = [ask("a", max_frames=3), ask("a", max_frames=1)]
+    results = list(scripted_generation(requests).results())
+    assert [(r.finish_reason, r.reason) for r in results] == [("error", "duplicate_id"), ("stop", None)]
+
+
+def test_an_id_that_has_ended_may_come_again() -> None:
+    again: list[SpeechRequest | None] = []
+
+    def requests() -> Iterator[SpeechRequest | None]:
+        yield ask("a")
+        while not again:
+            yield None
+        yield again.pop()
+
+    results = []
+    for result in scripted_generation(requests()).results():
+        results.append(result.finish_reason)
+        if len(results) == 1:
+            again.append(ask("a"))
+    assert results == ["stop", "stop"]
+
+
+# Cancellation
+
+
+def test_cancel_while_waiting_and_while_decoding() -> None:
+    release = threading.Event()
+
+    def hold(runner: ScriptedRunner) -> None:
+        if runner.num_steps == 2:
+            assert release.wait(10)
+
+    runner = ScriptedRunner(4, on_step=hold)
+    generation = scripted_generation([ask(name, max_frames=50) for name in "abc"] + [ask("d")], runner)
+    wait_until(lambda: runner.num_steps == 2)
+    generation.cancel("a")
+    generation.cancel("a")
+    generation.cancel("never seen")
+    release.set()
+    results = list(generation.results())
+    assert Counter((r.request_id, r.finish_reason) for r in results) == Counter(
+        [("a", "cancelled"), ("b", "stop"), ("c", "stop"), ("d", "stop")]
+    )
+    assert next(r for r in results if r.request_id == "a").audio is None
+
+
+def test_cancel_before_code2wav() -> None:
+    generation = None
+
+    def cancel(runner: ScriptedRunner) -> None:
+        wait_until(lambda: generation is not None)
+        generation.cancel("a")
+
+    generation = scripted_generation(
+        [ask("a", max_frames=1), ask("b", max_frames=1)], ScriptedRunner(4, on_step=cancel)
+    )
+    assert {r.request_id: r.finish_reason for r in generation.results()} == {"a": "cancelled", "b": "stop"}
+
+
+def test_cancel_in_code2wav_and_in_delivery() -> None:
+    code2wav = ScriptedCode2Wav()
+    code2wav.gate.clear()
+    generation = scripted_generation([ask("a"), ask("b")], code2wav=code2wav)
+    wait_until(lambda: generation._working is not None and generation._working[0] == "code2wav")
+    generation.cancel("a")
+    code2wav.gate.set()
+    wait_until(generation._finished.is_set)  # both wait in the queue now
+    generation.cancel("b")
+    assert {r.request_id: r.finish_reason for r in generation.results()} == {"a": "cancelled", "b": "cancelled"}
+
+
+def test_cancel_after_the_end_does_nothing_to_the_next_of_that_id() -> None:
+    more: list[SpeechRequest | None] = [None]
+
+    def requests() -> Iterator[SpeechRequest | None]:
+        yield ask("a")
+        while more[0] is None:
+            yield None
+        yield more[0]
+
+    generation = scripted_generation(requests())
+    results = generation.results()
+    assert next(results).finish_reason == "stop"
+    generation.cancel("a")
+    more[0] = ask("a")
+    assert [r.finish_reason for r in results] == ["stop"]
+
+
+# Ends that come early
+
+
+@pytest.mark.parametrize("returned", [0, 1, 5])
+def test_closing_early_frees_everything(returned: int) -> None:
+    runner = ScriptedRunner(4)
+    results = scripted_generation((ask(str(i)) for i in range(1_000_000)), runner).results()
+    for _ in range(returned + 1):
+        next(results)
+    results.close()
+    assert compute_threads() == []
+    assert not runner.busy
+    assert list(results) == []
+
+
+def test_a_slow_receiver_holds_the_intake_and_a_closing_one_is_not_waited_for() -> None:
+    pulled = []
+
+    def requests() -> Iterator[SpeechRequest]:
+        for i in range(1_000):
+            pulled.append(i)
+            yield ask(str(i), max_frames=1)
+
+    results = scripted_generation(requests(), ScriptedRunner(2)).results()
+    next(results)
+    time.sleep(0.2)
+    assert len(pulled) <= 1 + 2 + 4 + 1
+    started = time.monotonic()
+    results.close()
+    assert time.monotonic() - started < 1
+
+
+def test_what_the_request_source_raises_kills_the_generation_after_what_is_done() -> None:
+    def requests() -> Iterator[SpeechRequest]:
+        yield ask("a", max_frames=1)
+        yield from [None] * 50
+        raise OSError("the table is gone")
+
+    results = scripted_generation(requests()).results()
+    assert next(results).request_id == "a"
+    with pytest.raises(EngineError, match="OSError: the table is gone"):
+        next(results)
+
+
+def test_an_exception_of_the_runner_kills_the_generation() -> None:
+    def fail(runner: ScriptedRunner) -> None:
+        if runner.num_steps == 3:
+            raise RuntimeError("device lost")
+
+    results = scripted_generation([ask("a", max_frames=1), ask("b", max_frames=9)], ScriptedRunner(2, on_step=fail))
+    results = results.results()
+    assert next(results).request_id == "a"
+    with pytest.raises(EngineError, match="device lost"):
+        next(results)
+
+
+def test_a_stuck_stage_is_reported_with_its_stack(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
+    release = threading.Event()
+
+    def stick(runner: ScriptedRunner) -> None:
+        release.wait(30)
+
+    generation = scripted_generation([ask("a")], ScriptedRunner(on_step=stick), stall_timeout_s=0.2)
+    started = time.monotonic()
+    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="stalled: 'decode'"):
+        next(generation.results())
+    assert time.monotonic() - started < 5
+    assert "in stick" in caplog.text
+    assert not generation.stopped
+    release.set()
+    wait_until(lambda: generation.stopped)
+
+
+def test_out_of_memory_halves_the_rows_and_starts_them_again() -> None:
+    def small_memory(runner: ScriptedRunner) -> None:
+        if len(runner.active) > 3:
+            raise torch.OutOfMemoryError("scripted")
+
+    runner = ScriptedRunner(8, on_step=small_memory)
+    results = list(scripted_generation([ask(str(i), max_frames=1 + i % 3) for i in range(30)], runner).results())
+    assert Counter(r.request_id for r in results) == Counter(str(i) for i in range(30))
+    assert {r.finish_reason for r in results} == {"stop"}
+    assert runner.max_num_seqs == 2
+
+
+def test_a_row_that_does_not_fit_alone_fails_and_the_rest_goes_on() -> None:
+    def no_memory_for_a(runner: ScriptedRunner) -> None:
+        if "a" in runner.active:
+            raise torch.OutOfMemoryError("scripted")
+
+    runner = ScriptedRunner(1, on_step=no_memory_for_a)
+    results = list(scripted_generation([ask("a"), ask("b")], runner).results())
+    assert [(r.request_id, r.reason) for r in results] == [("a", "out_of_memory"), ("b", None)]
+
+
+def test_code2wav_out_of_memory_is_the_rows_error() -> None:
+    requests = [ask("long", max_frames=5), ask("short", max_frames=2)]
+    results = scripted_generation(requests, code2wav=ScriptedCode2Wav(too_big=5)).results()
+    assert {r.request_id: r.reason for r in results} == {"long": "out_of_memory", "short": None}

@@ -1,4 +1,4 @@
-"""Makes the two tables beside it: hello.parquet (built-in voices) and clone.parquet (a voice taken from a recording)."""
+"""Makes the tables beside it: hello.parquet (built-in voices), clone.parquet (a voice taken from a recording)."""
 
 import io
 from pathlib import Path
@@ -23,7 +23,7 @@ REF_TEXT = "Ah, oh, ee, oo."
 SAMPLE_RATE_HZ = 16_000
 
 
-def voice_like(seconds: float = 2.4) -> np.ndarray:
+def voice_like(seconds: float = 3.2) -> np.ndarray:
     """A buzz with the formants of four vowels: enough of a voice to try cloning with. Float [samples]."""
     t = np.arange(int(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     phase = 2 * np.pi * np.cumsum(120 + 15 * np.sin(2 * np.pi * 1.5 * t)) / SAMPLE_RATE_HZ

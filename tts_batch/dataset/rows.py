@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -29,16 +29,17 @@ def read_rows(config: JobConfig, notes: Notes | None = None, *, with_extras: boo
     `notes` collects remarks. `with_extras=False` leaves the columns unread that are only carried through. Raises
     UsageError for a table or a setting that cannot be used.
     """
+    tables = map(open_table, find_tables(config.data))
+    return islice(read_tables(tables, config, notes or Notes(), with_extras=with_extras), config.limit)
+
+
+def read_tables(tables: Iterable[Table], config: JobConfig, notes: Notes, *, with_extras: bool) -> Iterator[Row]:
+    """Yield the rows of open tables as `read_rows` does, with `config`'s mapping and defaults."""
     check_mapping(config.map)
     default_language = _default_language(config)
-    return islice(_read_tables(config, default_language, notes or Notes(), with_extras), config.limit)
-
-
-def _read_tables(config: JobConfig, default_language: str | None, notes: Notes, with_extras: bool) -> Iterator[Row]:
     register = IdRegister()
     row_index = 0
-    for file in find_tables(config.data):
-        table = open_table(file)
+    for table in tables:
         reader = _RowReader(config, default_language, table, register, notes, with_extras)
         for raw in table.rows(reader.wanted):
             yield reader.row(raw, row_index)

@@ -51,6 +51,21 @@ class ModelGroup:
         return TextTokenizer(self.checkpoint.path)
 
 
+def find_checkpoint(model: str, revision: str | None = None, task: Task = "custom_voice") -> Checkpoint:
+    """Return the checkpoint that --model names; of the tiny families, which have all kinds, the one for `task`.
+
+    Raises CannotContinueError when it cannot be had.
+    """
+    try:
+        if model not in TINY:
+            return resolve_checkpoint(model, revision)
+        from tts_batch.model.tiny import build_tiny
+
+        return replace(resolve_checkpoint(str(build_tiny(model, task))), name=model)
+    except CheckpointError as error:
+        raise CannotContinueError(str(error)) from error
+
+
 class Models:
     """The checkpoints of a run, each resolved when the first row needs it."""
 
@@ -62,7 +77,7 @@ class Models:
         if config.model is None and config.model_revision is not None:
             raise UsageError("--model-revision needs --model: it says which revision of it to take.")
         if config.model is not None and config.model not in TINY:
-            group = self._open(config.model, config.model_revision)
+            group = self._open(find_checkpoint(config.model, config.model_revision))
             self._fixed = group.task
             self.groups[group.task] = group
 
@@ -80,19 +95,9 @@ class Models:
         return row, group
 
     def _open_for(self, task: Task) -> ModelGroup:
-        if self._config.model is None:
-            return self._open(OFFICIAL[task], None)
-        from tts_batch.model.tiny import build_tiny
+        return self._open(find_checkpoint(self._config.model or OFFICIAL[task], task=task))
 
-        name = self._config.model
-        group = self._open(str(build_tiny(name, task)), None)
-        return replace(group, checkpoint=replace(group.checkpoint, name=name))
-
-    def _open(self, model: str, revision: str | None) -> ModelGroup:
-        try:
-            checkpoint = resolve_checkpoint(model, revision)
-        except CheckpointError as error:
-            raise CannotContinueError(str(error)) from error
+    def _open(self, checkpoint: Checkpoint) -> ModelGroup:
         sampling = _sampling(self._config, checkpoint)
         weights = weights_identity(checkpoint)
         task = next(task for task in TASKS if task == checkpoint.config.kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,7 +142,7 @@ def make_plan(config: JobConfig) -> Plan:
     rows: Counter[str] = Counter()
     expected: Counter[str] = Counter()
     budget: Counter[str] = Counter()
-    for planned in _plan_rows(config, models, notes, with_extras=False):
+    for planned in plan_rows(read_rows(config, notes, with_extras=False), config, models, notes):
         num_rows += 1
         if planned.row.failure is not None:
             failures[planned.row.failure.reason] += 1
@@ -174,11 +174,13 @@ def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
     """Yield every row of `plan`, failed ones too, in input order; call it again to read them again."""
     models = Models(config)
     models.groups |= {totals.model.task: totals.model for totals in plan.groups}
-    yield from _plan_rows(config, models, Notes(), with_extras=True)
+    notes = Notes()  # make_plan has told them
+    yield from plan_rows(read_rows(config, notes), config, models, notes)
 
 
-def _plan_rows(config: JobConfig, models: Models, notes: Notes, *, with_extras: bool) -> Iterator[PlannedRow]:
-    for row in read_rows(config, notes, with_extras=with_extras):
+def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
+    """Plan rows one by one; one that cannot be made keeps its place, with a failure."""
+    for row in rows:
         if row.failure is not None:
             yield PlannedRow(row)
             continue

@@ -1,0 +1,52 @@
+"""`tts-batch doctor`: is this machine, and is this checkpoint, fit for a run?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tts_batch.cli.machine import Finding, check_machine
+from tts_batch.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from tts_batch.model.checkpoint import Checkpoint
+
+_MARKS = {"ok": "ok  ", "note": "note", "problem": "BAD "}
+
+
+@click.command()
+@click.option("--model", help="Also load this checkpoint (folder, hub id, 'tiny') and make one short clip.")
+@click.option("--device", default="auto", show_default=True, help="Where to load it: auto, cpu, cuda, xpu, npu, musa.")
+@click.option("--compare-official", is_flag=True, help="Also hold --model against the qwen-tts package, if installed.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(model: str | None, device: str, compare_official: bool, as_json: bool) -> ExitStatus:
+    """Check versions, devices, sound libraries and folders; with --model, a checkpoint too.
+
+    Exit status 3: something was found that would stop a run.
+    """
+    if compare_official and model is None:
+        raise UsageError("--compare-official needs --model, the checkpoint to compare on.")
+    findings = []
+    for finding in _examine(model, device, compare_official):
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{_MARKS[finding.level]} {finding.subject:<16} {finding.detail}")
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    sick = any(finding.level == "problem" for finding in findings)
+    return ExitStatus.SOME_FAILED if sick else ExitStatus.OK
+
+
+def _examine(model: str | None, device: str, compare_official: bool) -> Iterator[Finding]:
+    yield from check_machine()
+    if model is None:
+        return
+    from tts_batch.cli.trial import try_checkpoint
+    from tts_batch.plan.models import find_checkpoint
+
+    checkpoint = find_checkpoint(model)
+    yield from try_checkpoint(checkpoint, device)

@@ -1,0 +1,123 @@
+"""The options of a job, one for every key of JobConfig, shown in sections by --help.
+
+None of them has a default here: what was not given is not passed on, so that a recipe and then JobConfig decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+
+class SectionOption(click.Option):
+    """An option that --help shows under a heading."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class SectionCommand(click.Command):
+    """A command whose --help groups its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        for option in sorted(options, key=lambda option: not isinstance(option, SectionOption)):
+            record = option.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(option, "section", "Other options"), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    if any(value.find("=") < 1 for value in values):
+        raise click.BadParameter("use NAME=COLUMN, for example text=transcript.", ctx, param)
+    return dict(value.partition("=")[::2] for value in values) or None
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter("use positions joined by commas, for example 0,1.", ctx, param) from None
+
+
+def _option(section: str, *declarations: str, **attributes: Any) -> Callable[[Any], Any]:
+    return click.option(*declarations, cls=SectionOption, section=section, **attributes)
+
+
+def _flag(section: str, *declarations: str, value: bool = True, help: str) -> Callable[[Any], Any]:
+    return _option(section, *declarations, is_flag=True, flag_value=value, type=bool, default=None, help=help)
+
+
+def _choice(*values: str) -> click.Choice[str]:
+    return click.Choice(values)
+
+
+MODEL = "Model and engine"
+SAMPLING = "Sampling (default: the checkpoint's generation_config.json)"
+TABLE = "Reading the table"
+OUTPUT = "Run and output"
+
+_JOB_OPTIONS = (
+    click.argument("data", nargs=-1, metavar="TABLE..."),
+    _option(MODEL, "--model", help="Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table."),
+    _option(MODEL, "--model-revision", metavar="REVISION", help="Hub revision of --model."),
+    _option(MODEL, "--engine", metavar="NAME", help="'native' (default), 'vllm' or 'package.module:factory'."),
+    _option(MODEL, "--runner", type=_choice("v1", "v2"), help="Default: what the platform runs."),
+    _option(MODEL, "--device", type=_choice("auto", "cpu", "cuda", "xpu", "npu", "musa"), help="Default: auto."),
+    _option(MODEL, "--dtype", type=_choice("auto", "float32", "bfloat16"), help="Default: auto."),
+    _option(MODEL, "--gpus", metavar="I,J,...", callback=_numbers, help="Positions among the visible devices."),
+    _option(MODEL, "--profile", metavar="NAME", help="A named set of engine settings."),
+    _option(MODEL, "--placement", type=_choice("colocated", "split"), help="Talker and codec on one device, or two."),
+    _flag(MODEL, "--no-cuda-graph", "cuda_graph", value=False, help="No graph capture."),
+    _flag(MODEL, "--eager", help="Neither graph capture nor torch.compile."),
+    _option(MODEL, "--max-num-seqs", type=int, metavar="N", help="Rows decoded together."),
+    _option(MODEL, "--launcher", type=_choice("local", "ray"), help="Default: local."),
+    _flag(SAMPLING, "--greedy", help="No sampling, in talker and code predictor."),
+    _option(SAMPLING, "--temperature", type=float, metavar="X"),
+    _option(SAMPLING, "--top-k", type=int, metavar="N"),
+    _option(SAMPLING, "--top-p", type=float, metavar="X"),
+    _option(SAMPLING, "--repetition-penalty", type=float, metavar="X"),
+    _option(SAMPLING, "--subtalker-temperature", type=float, metavar="X"),
+    _option(SAMPLING, "--subtalker-top-k", type=int, metavar="N"),
+    _option(SAMPLING, "--subtalker-top-p", type=float, metavar="X"),
+    _option(SAMPLING, "--min-new-tokens", type=int, metavar="N", help="No end before so many tokens."),
+    _option(SAMPLING, "--max-frames", type=int, metavar="N", help="Budget of every row, 12.5 frames a second."),
+    _option(SAMPLING, "--seed", type=int, metavar="N", help="Seed of the run. Default: 0."),
+    _option(SAMPLING, "--attempts", type=int, metavar="N", help="Tries a row gets. Default: 1."),
+    _option(SAMPLING, "--takes", type=int, metavar="N", help="Clips to make of each row. Default: 1."),
+    _option(SAMPLING, "--non-streaming/--streaming", default=None, help="Prompt layout. Default: the task's own."),
+    _flag(SAMPLING, "--x-vector-only", help="Clone from the voice vector alone."),
+    _option(TABLE, "--map", multiple=True, metavar="NAME=COLUMN", callback=_pairs, help="Read NAME from COLUMN."),
+    _option(TABLE, "--language", metavar="NAME", help="For rows without one."),
+    _option(TABLE, "--speaker", metavar="NAME", help="For rows without one."),
+    _option(TABLE, "--instruct", metavar="TEXT", help="For rows without one."),
+    _option(TABLE, "--limit", type=int, metavar="N", help="Only the first N rows."),
+    _flag(TABLE, "--strict", help="Unknown columns are errors."),
+    _option(TABLE, "--audio-root", metavar="DIR", help="The only folder that ref_audio paths may name."),
+    _flag(TABLE, "--allow-url", help="ref_audio may be a URL."),
+    _option(OUTPUT, "--out", "-o", metavar="DIR", help="The run folder."),
+    _option(OUTPUT, "--format", type=_choice("wav"), help="Audio format. Default: wav."),
+    _flag(OUTPUT, "--save-codes", help="Keep codec codes (.npy) beside the audio."),
+    _flag(OUTPUT, "--keep-failed-audio", help="Keep audio of failed attempts."),
+    _flag(OUTPUT, "--allow-mixed", help="Resume with settings that change the sound."),
+    _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
+    _option(OUTPUT, "--shard", metavar="I/N", help="Only part I of N of the plan."),
+    _option(OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto."),
+    _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),
+)
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the table argument, an option for every key of JobConfig, and --recipe."""
+    for option in reversed(_JOB_OPTIONS):
+        function = option(function)
+    return function

@@ -1,0 +1,52 @@
+"""`tts-batch plan`: everything checked and estimated, nothing synthesised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tts_batch.cli.options import SectionCommand, job_options
+from tts_batch.cli.recipe import read_job
+from tts_batch.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from tts_batch.plan.planner import Plan
+
+
+@click.command(cls=SectionCommand)
+@job_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def plan(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
+    """Check every row and estimate the run, without loading weights or writing a file.
+
+    Takes the options of `synth`. Exit status 3: some rows would fail.
+    """
+    job = read_job(options, recipe=recipe, out=".")
+    from tts_batch.plan.planner import make_plan
+
+    made = make_plan(job)
+    if as_json:
+        click.echo(json.dumps(made.to_dict(), indent=2))
+    else:
+        for line in _describe(made):
+            click.echo(line)
+    return ExitStatus.SOME_FAILED if made.num_failed else ExitStatus.OK
+
+
+def _describe(made: Plan) -> Iterator[str]:
+    yield f"{made.num_rows} rows: {made.num_planned} to make, {made.num_failed} would fail"
+    for group in made.groups:
+        hours = group.expected_audio_s / 3600
+        yield f"  {group.model.name} ({group.model.task}): {group.num_rows} rows, about {hours:.3g} h of speech"
+    if made.expected_end_token_failures >= 1:
+        yield f"  about {made.expected_end_token_failures:.0f} of them will run into their budget at the first attempt"
+    for reason, count in made.failures.items():
+        yield f"  {reason}: {count}"
+    for row in made.examples:
+        if row.failure is not None:
+            yield f"{row.source} ({row.id}): {row.failure.reason}: {row.failure.message}"
+    for note in made.notes:
+        yield f"note: {note}"

@@ -1,0 +1,61 @@
+"""Clip: one row's sound in Python's hands, or the reason why there is none. It plays inline in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.records import Failure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """What became of one row.
+
+    Without a `failure`, `audio` holds float32 mono samples [samples] at `sample_rate` Hz; with one it is empty.
+    """
+
+    id: str
+    text: str
+    audio: NDArray[np.float32]
+    sample_rate: int
+    seed: int | None = None  # None: the row failed before a seed was drawn
+    num_frames: int = 0
+    effective: Mapping[str, str] = field(default_factory=dict)  # language, speaker, instruct really applied
+    failure: Failure | None = None
+
+    @property
+    def duration_s(self) -> float:
+        return self.audio.size / self.sample_rate
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write a 16-bit mono wav file and return its path. Raises ValueError for a clip that failed."""
+        from tts_batch.run.clips import encode_wav
+
+        if self.failure is not None:
+            raise ValueError(f"Clip {self.id!r} has no sound: {self.failure.message}")
+        path = Path(path)
+        path.write_bytes(encode_wav(self.audio, self.sample_rate))
+        return path
+
+    def __repr__(self) -> str:
+        outcome = f"{self.duration_s:.2f} s" if self.failure is None else self.failure.reason
+        return f"Clip({self.id!r}, {outcome})"
+
+    def _repr_html_(self) -> str:
+        """An inline player under the text, for notebooks."""
+        from tts_batch.run.clips import encode_wav
+
+        if self.failure is not None:
+            outcome = f"<b>{self.failure.reason}</b>: {html.escape(self.failure.message)}"
+        else:
+            sound = base64.b64encode(encode_wav(self.audio, self.sample_rate)).decode("ascii")
+            outcome = f'<audio controls src="data:audio/wav;base64,{sound}"></audio>'
+        return f"<div>{html.escape(self.text)}<br>{outcome}</div>"

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,10 +69,34 @@ SCHEMA = pa.schema(
 """The fixed columns in the fixed order; the input's other columns follow."""
 
 
+@dataclass(slots=True)
+class Totals:
+    """Counts over all input rows."""
+
+    ok: int = 0
+    failed: int = 0
+    pending: int = 0
+    audio_s: float = 0.0  # of the ok rows
+    reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
+
+    def count(self, row: Mapping[str, Any]) -> None:
+        """Add a manifest row."""
+        setattr(self, row["status"], getattr(self, row["status"]) + 1)
+        self.audio_s += row.get("duration_s") or 0.0
+        if (reason := row.get("reason")) is not None:
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    @classmethod
+    def estimate(cls, ok: int, failed: int, audio_s: float, rows: int, in_plan: Mapping[str, int]) -> Totals:
+        """Sum up from the journal and the plan alone, when there is no time to read the input again."""
+        failed += sum(in_plan.values())
+        return cls(ok, failed, max(rows - ok - failed, 0), audio_s, dict(in_plan))
+
+
 def write_manifests(
     out: Path, planned: Callable[[], Iterable[PlannedRow]], find: Callable[[PlannedRow], Outcome | None]
-) -> dict[str, Any]:
-    """Write manifest.parquet and failures.parquet, each whole or not at all; return counts and totals.
+) -> Totals:
+    """Write manifest.parquet and failures.parquet, each whole or not at all; return the totals.
 
     `planned` reads the rows of the plan from the start, `find` a row's journalled outcome. Types of the input's other
     columns come from their values: when a late value does not fit what earlier ones promised, writing starts over.
@@ -92,28 +117,21 @@ class _OtherTypes(Exception):  # noqa: N818 - not an error: what was learned abo
 
 def _write(
     out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], extras: pa.Schema
-) -> dict[str, Any]:
-    totals: dict[str, Any] = {"ok": 0, "failed": 0, "pending": 0, "audio_s": 0.0, "reasons": {}}
+) -> Totals:
+    totals = Totals()
     with _Table(out / "manifest.parquet", extras) as manifest, _Table(out / "failures.parquet", extras) as failures:
         rows = iter(planned)
         while batch := list(islice(rows, _BATCH_ROWS)):
             values = [manifest_row(row, find(row)) for row in batch]
             carried = [row.row.extras for row in batch]
             for row in values:
-                _count(totals, row)
+                totals.count(row)
             manifest.add(values, carried)
             bad = [place for place, row in enumerate(values) if row["status"] == "failed"]
             failures.add([values[place] for place in bad], [carried[place] for place in bad])
         manifest.finish()
         failures.finish()
     return totals
-
-
-def _count(totals: dict[str, Any], row: Mapping[str, Any]) -> None:
-    totals[row["status"]] += 1
-    totals["audio_s"] += row["duration_s"] or 0.0
-    if row["reason"] is not None:
-        totals["reasons"][row["reason"]] = totals["reasons"].get(row["reason"], 0) + 1
 
 
 def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]:
@@ -139,6 +157,8 @@ def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]
     }
     if row.failure is not None:
         values |= {"status": "failed", "reason": row.failure.reason, "message": row.failure.message, "attempts": 0}
+        values |= {"max_frames": None, "seed": row.seed, "fingerprint": None}
+        values |= {name: _writable(value) for name, value in values.items() if isinstance(value, str)}
     elif outcome is not None:
         values |= {name: getattr(outcome, name) for name in _FROM_OUTCOME}
         values["checks"] = json.dumps(outcome.checks, separators=(",", ":")) if outcome.checks else None
@@ -146,6 +166,11 @@ def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]
 
 
 _FROM_OUTCOME = [field.name for field in SCHEMA if field.name in Outcome.__dataclass_fields__]
+
+
+def _writable(text: str) -> str:
+    """A bad row may hold half a character, which no UTF-8 file can: it is written as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Table:
@@ -202,15 +227,15 @@ def _columns(carried: list[Mapping[str, Any]], extras: pa.Schema) -> Iterator[pa
     )  # fmt: skip
     if widened != extras:
         raise _OtherTypes(widened)
-    for field, array in zip(extras, found, strict=True):
-        yield array if array.type == field.type else _cast(array, field.type)
+    for wanted, array in zip(extras.types, found, strict=True):
+        yield array if array.type == wanted else _cast(array, wanted)
 
 
 def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        return pa.array([None if value is None else _writable(str(value)) for value in values], pa.string())
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -233,11 +258,11 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _named_apart(extras: pa.Schema) -> list[pa.Field]:
     """Rename to `input_NAME` what would collide with a fixed column or with another of these."""
     taken = set(SCHEMA.names)
-    fields = []
-    for field in extras:
-        name = field.name
-        while name in taken or (name != field.name and name in extras.names):
+    columns = []
+    for column in extras:
+        name = column.name
+        while name in taken or (name != column.name and name in extras.names):
             name = f"input_{name}"
         taken.add(name)
-        fields.append(field.with_name(name))
-    return fields
+        columns.append(column.with_name(name))
+    return columns

@@ -36,7 +36,7 @@ class Limits:
 class Listener(Protocol):
     """Who wants to know of what happens to rows and workers."""
 
-    def worker_ready(self, facts: Message) -> None: ...
+    def worker_ready(self) -> None: ...
 
     def row_ended(self, work: Work, audio_s: float, *, failed: bool) -> None: ...
 
@@ -133,7 +133,7 @@ class Pool:
         match message["type"]:
             case "ready":
                 slot.ready = True
-                self._listener.worker_ready(message)
+                self._listener.worker_ready()
             case "pulled":
                 slot.holding.pull()
             case "done":

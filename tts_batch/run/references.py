@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,10 @@ class ReferenceSpool:
             for old in [old for old, users in self._users.items() if users == 0][: len(self._users) - MAX_SPOOLED]:
                 del self._users[old]
                 self._file(old).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """The run is over: nobody needs the files."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _file(self, key: str) -> Path:
         return self._folder / key.replace(":", "-")

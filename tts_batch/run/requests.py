@@ -1,18 +1,47 @@
-"""From a planned row to the message that asks a worker for it."""
+"""What the parent tells a worker: how to start, and what to make. And the record of a row that no worker survived."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tts_batch.config import JobConfig
+from tts_batch.engine.request import EngineConfig
+from tts_batch.errors import Reason
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run.channel import Message
+from tts_batch.run.devices import Device
+from tts_batch.run.index import input_digest
+from tts_batch.run.journal import Outcome
 from tts_batch.run.references import ReferenceSpool
-from tts_batch.run.resume import input_digest
 
 if TYPE_CHECKING:
-    from tts_batch.plan.planner import PlannedRow
+    from tts_batch.plan.planner import GroupTotals, PlannedRow
+
+
+def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Device) -> Message:
+    """Return the first message to a worker: everything but its segment and its rows."""
+    checkpoint = group.model.checkpoint
+    engine_config = EngineConfig(
+        model=str(checkpoint.path),
+        model_revision=checkpoint.revision,
+        device=device.kind,
+        dtype=config.dtype,
+        runner=config.runner,
+        profile=config.profile,
+        placement=config.placement,
+        cuda_graph=config.cuda_graph,
+        eager=config.eager,
+        max_num_seqs=config.max_num_seqs,
+    )
+    return {
+        "out": str(out),
+        "engine": config.engine,
+        "engine_config": asdict(engine_config),
+        "save_codes": config.save_codes,
+        "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
+    }
 
 
 def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -> Message:
@@ -45,3 +74,19 @@ def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -
         "fingerprint": planned.fingerprint,
         "input_digest": input_digest(planned),
     }
+
+
+def killer_outcome(planned: PlannedRow, reason: Reason, message: str) -> Outcome:
+    """Return the record of a row that ended its workers instead of itself."""
+    return Outcome(
+        id=planned.row.id,
+        fingerprint=planned.fingerprint,
+        input_digest=input_digest(planned),
+        status="failed",
+        reason=reason,
+        message=message,
+        max_frames=planned.max_frames,
+        attempts=1,
+        seed=planned.seed,
+        attempt_seeds=(planned.seed,),
+    )

@@ -1,122 +1,58 @@
-"""What is done already: an index over the journal, and whether a run folder may be continued with these settings."""
+"""Going on with a run folder: settings compared, leftovers of a crash swept and mended, the journal read."""
 
 from __future__ import annotations
 
 import json
-from array import array
+import shutil
 from collections.abc import Mapping
-from hashlib import blake2b
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import Any
 
 from tts_batch.errors import UsageError
 from tts_batch.plan.fingerprint import differing_keys
-from tts_batch.run.clips import clip_path, remove_clip
-from tts_batch.run.journal import Outcome, list_segments, read_lines
-
-if TYPE_CHECKING:
-    from tts_batch.plan.planner import PlannedRow
-
-Standing = Literal["ok", "failed", "todo"]
-
-_ENTRY = np.dtype(
-    [
-        ("id", np.uint64),
-        ("fingerprint", np.uint64),
-        ("input", np.uint64),
-        ("segment", np.uint32),
-        ("ok", np.bool_),
-        ("offset", np.uint64),
-        ("audio_bytes", np.uint64),
-        ("audio_ms", np.uint64),
-    ]
-)
+from tts_batch.run import journal
+from tts_batch.run.clips import remove_clip
+from tts_batch.run.index import JournalIndex
+from tts_batch.run.summary import read_run
 
 
-class JournalIndex:
-    """Where the last line of every journalled row is: some 53 bytes a row, so that a million rows fit anywhere."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Resumed:
+    """A run folder that is ready to go on."""
 
-    def __init__(self, out: Path) -> None:
-        """Scan the journal of the run folder `out` as it is now."""
-        self.out = out
-        self._segments = list_segments(out / "journal")
-        self._entries = _scan(self._segments)
-        self._ids = np.ascontiguousarray(self._entries["id"])
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @property
-    def ok(self) -> int:
-        return int(np.count_nonzero(self._entries["ok"]))
-
-    @property
-    def failed(self) -> int:
-        return len(self) - self.ok
-
-    @property
-    def audio_s(self) -> float:
-        return float(self._entries["audio_ms"].sum()) / 1_000
-
-    def standing(self, planned: PlannedRow, *, mixed: bool = False) -> Standing:
-        """Say what a run that resumes does with a row: keep it ("ok", "failed") or make it ("todo").
-
-        Kept: its last line speaks of the same row made in the same way (with `mixed`: of the same row), and when it
-        is ok, the clip is there with its size.
-        """
-        entry = self._find_valid(planned, mixed)
-        if entry is None:
-            return "todo"
-        if not entry["ok"]:
-            return "failed"
-        try:
-            size = (self.out / clip_path(planned.row.id)).stat().st_size
-        except FileNotFoundError:
-            return "todo"
-        return "ok" if size == int(entry["audio_bytes"]) else "todo"
-
-    def forget_clip(self, row_id: str) -> None:
-        """Remove the clip that an outdated line stands for, before the row is made anew."""
-        if self._find(row_id) is not None:
-            remove_clip(self.out, row_id)
-
-    def outcome(self, planned: PlannedRow, *, mixed: bool = False) -> Outcome | None:
-        """Read a row's last line; None when there is none, or when it speaks of another input."""
-        entry = self._find_valid(planned, mixed)
-        if entry is None:
-            return None
-        with self._segments[entry["segment"]].open("rb") as file:
-            file.seek(int(entry["offset"]))
-            outcome = Outcome.from_line(file.readline())
-        return outcome if outcome.id == planned.row.id else None
-
-    def _find_valid(self, planned: PlannedRow, mixed: bool) -> np.void | None:
-        entry = self._find(planned.row.id)
-        if entry is None or int(entry["fingerprint"]) == _hash(planned.fingerprint):
-            return entry
-        return entry if mixed and int(entry["input"]) == _hash(input_digest(planned)) else None
-
-    def _find(self, row_id: str) -> np.void | None:
-        key = np.uint64(_hash(row_id))
-        position = int(np.searchsorted(self._ids, key))
-        if position == len(self._ids) or self._ids[position] != key:
-            return None
-        entry: np.void = self._entries[position]
-        return entry
+    index: JournalIndex  # what earlier runs have done
+    run_number: int  # of this run, from 1
+    mixed: bool  # clips of other settings are, or may be, among the kept ones
 
 
-def input_digest(planned: PlannedRow) -> str:
-    """Return a hash of what the table says of a row, whatever the run's settings are."""
-    row = planned.row
-    ref_text = None if row.x_vector_only else row.ref_text
-    said = (row.task, row.text, row.language, row.speaker, row.instruct, planned.reference_key, ref_text)
-    asked = (row.x_vector_only, row.non_streaming, row.seed, row.max_frames)
-    return blake2b(json.dumps((*said, *asked)).encode(), digest_size=16).hexdigest()
+def resume(out: Path, settings: Mapping[str, Any], *, overwrite: bool, allow_mixed: bool) -> Resumed:
+    """Open the folder `out`, whose lock the caller holds.
+
+    Raises UsageError when it was made with other settings and `allow_mixed` is not given.
+    """
+    if overwrite:
+        _clear(out)
+    before = read_run(out)
+    differ = _check_settings(before.get("settings", settings), settings, allow_mixed=allow_mixed)
+    for leftover in (*out.glob("journal/*/tmp"), out / "journal" / "references"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    journal.mend(out / "journal")
+    mixed = differ or bool(before.get("mixed"))
+    return Resumed(JournalIndex(out), journal.next_run(out / "journal"), mixed)
 
 
-def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mixed: bool) -> bool:
+def _clear(out: Path) -> None:
+    """Remove what earlier runs made, and nothing else."""
+    for segment in journal.list_segments(out / "journal"):
+        for outcome in journal.read_outcomes(segment):
+            remove_clip(out, outcome.id)
+    shutil.rmtree(out / "journal", ignore_errors=True)
+    for name in ("manifest.parquet", "failures.parquet", "run.json"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mixed: bool) -> bool:
     """Return whether the settings that change the sound differ from an earlier run's; refuse unless allowed."""
     differing = differing_keys(old, new)
     if differing and not allow_mixed:
@@ -128,34 +64,3 @@ def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mixe
             "--overwrite, or go on with --allow-mixed."
         )
     return bool(differing)
-
-
-def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
-    columns = {name: array("Q") for name in _ENTRY.names or ()}
-    for number, segment in enumerate(segments):
-        for offset, line in read_lines(segment):
-            try:
-                values = json.loads(line)
-                row_id, fingerprint, status = values["id"], values["fingerprint"], values["status"]
-                row_input = values["input_digest"]
-                audio_bytes, audio_ms = values["audio_bytes"], round((values["duration_s"] or 0) * 1_000)
-            except (ValueError, KeyError, TypeError):
-                continue  # damaged by a crash: the row is made again
-            columns["id"].append(_hash(row_id))
-            columns["fingerprint"].append(_hash(fingerprint))
-            columns["input"].append(_hash(row_input))
-            columns["segment"].append(number)
-            columns["ok"].append(status == "ok")
-            columns["offset"].append(offset)
-            columns["audio_bytes"].append(audio_bytes)
-            columns["audio_ms"].append(audio_ms)
-    entries = np.empty(len(columns["id"]), _ENTRY)
-    for name, values in columns.items():
-        entries[name] = np.frombuffer(values, np.uint64) if len(values) else 0
-    newest_first = entries[::-1]
-    _, last = np.unique(newest_first["id"], return_index=True)  # of equal ids, the first: the newest line
-    return newest_first[last]
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -9,12 +9,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tts_batch.config import JobConfig
 from tts_batch.errors import ExitStatus, UsageError
+from tts_batch.run.index import JournalIndex
 from tts_batch.run.journal import sync_folder
 from tts_batch.run.lock import is_live
-from tts_batch.run.resume import JournalIndex
+
+if TYPE_CHECKING:
+    from tts_batch.plan.planner import Plan
 
 _PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "soundfile", "soxr")
 
@@ -71,6 +75,36 @@ def versions() -> dict[str, str]:
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def describe_run(
+    config: JobConfig,
+    plan: Plan,
+    state: str,
+    started: str,
+    run_number: int,
+    *,
+    mixed: bool,
+    summary: JobSummary | None,
+) -> dict[str, Any]:
+    """Return what run.json holds. `state`: running, stopped, failed or finished."""
+    return {
+        "state": state,
+        "started": started,
+        "ended": now() if summary else None,
+        "runs": run_number,
+        "fingerprint": plan.fingerprint,
+        "mixed": mixed,
+        "settings": plan.settings,
+        "config": config.model_dump(mode="json"),
+        "models": [
+            {"model": group.model.name, "revision": group.model.checkpoint.revision, "rows": group.num_rows}
+            for group in plan.groups
+        ],
+        "versions": versions(),
+        "counts": {"rows": plan.num_rows, "failed_in_plan": plan.num_failed},
+        "summary": summary.to_dict() if summary else None,
+    }
 
 
 def read_status(out: Path) -> dict[str, Any]:

@@ -99,14 +99,7 @@ class _Job:
         devices = find_devices(self._config)[: self._left + 1]
         self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {devices[0].kind}.")
         start = partial(start_message, self._config, group, self._out)
-        pool = Pool(
-            self._journal,
-            self._before.run_number,
-            devices,
-            lambda device: self._start(group, device),
-            self,
-            self._limits,
-        )
+        pool = Pool(self._journal, self._before.run_number, devices, start, self, self._limits)
         pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
 
     def _rows_to_make(self, group: GroupTotals) -> Iterator[Work]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
 from tts_batch.engine.request import EngineConfig
@@ -17,16 +17,28 @@ from tts_batch.run.journal import Outcome
 from tts_batch.run.references import ReferenceSpool
 
 if TYPE_CHECKING:
+    from tts_batch.plan.models import ModelGroup
     from tts_batch.plan.planner import GroupTotals, PlannedRow
 
 
 def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Device) -> Message:
     """Return the first message to a worker: everything but its segment and its rows."""
     checkpoint = group.model.checkpoint
-    engine_config = EngineConfig(
-        model=str(checkpoint.path),
-        model_revision=checkpoint.revision,
-        device=device.kind,
+    return {
+        "out": str(out),
+        "engine": config.engine,
+        "engine_config": asdict(engine_config(config, group.model, device.kind)),
+        "save_codes": config.save_codes,
+        "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
+    }
+
+
+def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
+    """Return what an engine for one of the run's models is opened with."""
+    return EngineConfig(
+        model=str(model.checkpoint.path),
+        model_revision=model.checkpoint.revision,
+        device=device_kind,
         dtype=config.dtype,
         runner=config.runner,
         profile=config.profile,
@@ -35,13 +47,6 @@ def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Devi
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
     )
-    return {
-        "out": str(out),
-        "engine": config.engine,
-        "engine_config": asdict(engine_config),
-        "save_codes": config.save_codes,
-        "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
-    }
 
 
 def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -> Message:
@@ -57,22 +62,28 @@ def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -
         reference = spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
     return {
         "type": "row",
-        "request": {
-            "request_id": row.id,
-            "text": row.text,
-            "task": row.task,
-            "max_frames": planned.max_frames,
-            "language": row.language,
-            "speaker": row.speaker,
-            "instruct": row.instruct,
-            "x_vector_only": row.x_vector_only,
-            "non_streaming": row.non_streaming,
-        },
+        "request": request_fields(planned),
         "sampling": asdict(planned.sampling),
         "seeds": [planned.seed, *later],
         "reference": reference,
         "fingerprint": planned.fingerprint,
         "input_digest": input_digest(planned),
+    }
+
+
+def request_fields(planned: PlannedRow) -> dict[str, Any]:
+    """Return the fields of a row's SpeechRequest that are plain data: all but sampling, seed and reference."""
+    row = planned.row
+    return {
+        "request_id": row.id,
+        "text": row.text,
+        "task": row.task,
+        "max_frames": planned.max_frames,
+        "language": row.language,
+        "speaker": row.speaker,
+        "instruct": row.instruct,
+        "x_vector_only": row.x_vector_only,
+        "non_streaming": row.non_streaming,
     }
 
 

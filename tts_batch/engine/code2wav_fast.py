@@ -56,7 +56,8 @@ class FastCodecDecoder(nn.Module):
         _, snaked = causal_conv(x, self.first, snake=self.snakes[0], keep=False)
         for block in self.blocks:
             snaked = block(snaked)
-        audio, _ = causal_conv(snaked.view(batch, -1, self.last.weight.shape[0] // 2), self.last, out_dtype=torch.float32)
+        rows = snaked.view(batch, -1, _SAMPLES_PER_ROW * snaked.shape[2])
+        audio, _ = causal_conv(rows, self.last, out_dtype=torch.float32)
         return audio.view(batch, length * self.samples_per_frame).clamp_(-1, 1)
 
 

@@ -174,10 +174,7 @@ def _accumulate(
     """Products of all taps for rows [row, row + ROWS) and the two runs of columns from col; float32."""
     steps_per_tap: tl.constexpr = C_IN // DEPTH
     acc = tl.zeros((ROWS, COLS), tl.float32)
-    if MORE > 0:
-        more = tl.zeros((ROWS, MORE), tl.float32)
-    else:
-        more = acc
+    more = tl.zeros((ROWS, MORE), tl.float32) if MORE > 0 else acc
     for step in range(TAPS * steps_per_tap):
         shift = (TAPS - 1 - step // steps_per_tap) * DILATION
         x = x_desc.load([batch, row - shift, (step % steps_per_tap) * DEPTH]).reshape(ROWS, DEPTH)

@@ -79,7 +79,7 @@ def _window_kernel(
     total = tl.zeros((BLOCK,), tl.float32)
     acc = tl.zeros((BLOCK, 2 * HALF), tl.float32)
     # A row's own block comes first, so that every row has seen a key before a block may hide all from it.
-    for back in range(0, (WINDOW + BLOCK - 2) // BLOCK + 1):
+    for back in range((WINDOW + BLOCK - 2) // BLOCK + 1):
         keys = rows - back * BLOCK
         inside = ((keys >= 0) & (keys < length))[:, None]
         k1, k2 = _load_rotated(q_ptr + width, keys, inside, cos_ptr, sin_ptr, 3 * width, HALF)

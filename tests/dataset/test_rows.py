@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.dataset.cells import is_empty
 from tts_batch.dataset.languages import LANGUAGES, parse_language
 from tts_batch.dataset.spoken_text import has_speech
 from tts_batch.errors import RowError, UsageError
@@ -80,7 +81,7 @@ def test_seeds(read: ReadRows, seed: Any, reason: str | None) -> None:
     (row,) = from_dicts(read, {"text": "a", "seed": seed})
     assert reasons([row]) == [reason]
     if reason is None:
-        assert row.seed == (None if seed in (None, "") or seed != seed else int(seed))
+        assert row.seed == (None if is_empty(seed) else int(seed))
 
 
 @pytest.mark.parametrize(
@@ -196,8 +197,13 @@ def test_aliases_only_where_unambiguous(read: ReadRows) -> None:
 
 @pytest.mark.parametrize(
     ("name", "cell", "meaning"),
-    [("voice", "Vivian", "speaker"), ("voice", "v/a.wav", "ref_audio"), ("voice", "alloy", None)]
-    + [("speaker_id", "ryan", "speaker"), ("speaker_id", 3, None)],
+    [
+        ("voice", "Vivian", "speaker"),
+        ("voice", "v/a.wav", "ref_audio"),
+        ("voice", "alloy", None),
+        ("speaker_id", "ryan", "speaker"),
+        ("speaker_id", 3, None),
+    ],
 )
 def test_voice_and_speaker_id_are_read_by_content(read: ReadRows, name: str, cell: Any, meaning: str | None) -> None:
     rows = from_dicts(read, {"text": "a", name: None}, {"text": "b", name: cell})

@@ -16,7 +16,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from tts_batch.dataset.sniff import decode_with_audioread, sniff
+from tts_batch.dataset.sniff import decode_with_ffmpeg, sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
@@ -62,6 +62,8 @@ def load_reference(ref: RefAudio) -> NDArray[np.float32]:
     short, long, quiet and over-loud recordings go to the log.
     """
     samples, rate_hz = _decode(ref)
+    if not samples.size:
+        _check_length(0.0)
     mono = to_mono(samples)
     if not np.isfinite(mono).all():
         raise RowError("ref_non_finite", f"ref_audio {ref.label} holds NaN or infinite samples: export it again.")
@@ -132,11 +134,12 @@ def _decode_file(source: BinaryIO, ref: RefAudio) -> tuple[NDArray[Any], int]:
     except (soundfile.SoundFileError, RuntimeError) as error:
         source.seek(0)
         data = source.read()
-        decoded = decode_with_audioread(data, MAX_REFERENCE_S)
+        found = sniff(data)
+        decoded = decode_with_ffmpeg(data, MAX_REFERENCE_S) if found.may_be_audio else None
         if decoded is None:
             raise RowError(
                 "ref_unreadable",
-                f"ref_audio {ref.label} is {sniff(data)} that cannot be decoded ({error}): save it as WAV or FLAC.",
+                f"ref_audio {ref.label} is {found} that cannot be decoded ({error}): save it as WAV or FLAC.",
             ) from error
         return decoded
 

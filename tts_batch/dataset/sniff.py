@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import subprocess
 import tempfile
-import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
+
+FFMPEG_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +67,23 @@ def sniff(data: bytes) -> FileKind:
     return FileKind("a file of unknown kind")
 
 
-def decode_with_audioread(data: bytes, max_s: float) -> tuple[NDArray[np.float32], int] | None:
-    """Decode up to just over `max_s` seconds with ffmpeg or what else audioread finds.
+def decode_with_ffmpeg(data: bytes, max_s: float) -> tuple[NDArray[np.float32], int] | None:
+    """Decode up to just over `max_s` seconds with the ffmpeg program.
 
-    Returns (float32 [channels, samples], rate in hertz), or None when no decoder can.
+    Returns (float32 [channels, samples], rate in hertz), or None when there is no ffmpeg or it cannot. Call it for
+    audio only: as text, a playlist could send ffmpeg to other files.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it imports aifc, which Python 3.11 deprecates
-        import audioread
-        import audioread.exceptions
-
-        with tempfile.NamedTemporaryFile(prefix="tts-batch-") as copy:
-            copy.write(data)
-            copy.flush()
-            try:
-                with audioread.audio_open(copy.name) as source:
-                    return _read_blocks(source, max_s), int(source.samplerate)
-            except (audioread.exceptions.DecodeError, EOFError, OSError):
-                return None
-
-
-def _read_blocks(source: Any, max_s: float) -> NDArray[np.float32]:
-    limit_bytes = int((max_s + 1) * source.samplerate) * source.channels * 2
-    data = bytearray()
-    for block in source:
-        data += block
-        if len(data) > limit_bytes:
-            break
-    return np.frombuffer(data, "<i2").reshape(-1, source.channels).T.astype(np.float32) / np.float32(32768)
+    ffmpeg = shutil.which("ffmpeg")
+    if ffmpeg is None:
+        return None
+    with tempfile.NamedTemporaryFile(prefix="tts-batch-") as copy:  # a file, for MP4 may have its index at the end
+        copy.write(data)
+        copy.flush()
+        source = ["-nostdin", "-v", "error", "-protocol_whitelist", "file", "-i", copy.name]
+        target = ["-map", "0:a:0", "-t", str(max_s + 1), "-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]
+        try:
+            wav = subprocess.run([ffmpeg, *source, *target], capture_output=True, timeout=FFMPEG_TIMEOUT_S, check=True)
+            samples, rate_hz = soundfile.read(io.BytesIO(wav.stdout), dtype="float32", always_2d=True)
+        except (OSError, subprocess.SubprocessError, soundfile.SoundFileError):
+            return None
+    return samples.T, int(rate_hz)

@@ -1,0 +1,260 @@
+"""Reference recordings in every usual form become the same float32 mono at 24 kHz, or a typed error."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from tts_batch.dataset.audio import content_key, load_reference, probe_reference, resample
+from tts_batch.dataset.sniff import sniff
+from tts_batch.errors import RowError
+from tts_batch.records import RefAudio
+
+Samples = NDArray[np.float32]
+Tone = Callable[..., Samples]
+
+
+def encoded(samples: NDArray[Any], rate_hz: int = 24_000, kind: str = "WAV", subtype: str = "FLOAT") -> bytes:
+    sheet = io.BytesIO()
+    soundfile.write(sheet, samples, rate_hz, format=kind, subtype=subtype)
+    return sheet.getvalue()
+
+
+def from_bytes(data: bytes) -> RefAudio:
+    return RefAudio(data=data, label="sha256:x")
+
+
+def from_array(samples: Any, rate_hz: int = 24_000) -> RefAudio:
+    return RefAudio(array=samples, sampling_rate_hz=rate_hz, label="sha256:x")
+
+
+def reason_of(ref: RefAudio, call: Callable[[RefAudio], Any] = load_reference) -> str:
+    with pytest.raises(RowError) as caught:
+        call(ref)
+    return caught.value.reason
+
+
+def pitch_hz(samples: Samples) -> float:
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(samples.size)))
+    return float(spectrum.argmax() * 24_000 / samples.size)
+
+
+def test_b56_channels_are_averaged_in_every_form(tone: Tone) -> None:
+    mono = tone(4.0)
+    stereo = np.stack([mono * 1.5, mono * 0.5], axis=1)
+    six = np.repeat(mono[:, None], 6, axis=1)
+    for ref in (
+        from_bytes(encoded(stereo)),
+        from_bytes(encoded(six)),
+        from_array(stereo),
+        from_array(stereo.T),
+        from_array(six.T),
+        from_array(mono[None]),
+    ):
+        samples = load_reference(ref)
+        assert samples.dtype == np.float32 and samples.shape == mono.shape
+        np.testing.assert_allclose(samples, mono, atol=1e-7)
+
+
+def test_shapes_that_are_no_recording() -> None:
+    assert reason_of(from_array(np.zeros((40, 50)))) == "ref_unreadable"
+    assert reason_of(from_array(np.zeros((2, 2, 9)))) == "ref_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("subtype", "tolerance"), [("PCM_U8", 8e-3), ("PCM_16", 4e-5), ("PCM_24", 1e-6), ("PCM_32", 1e-6)]
+)
+def test_b57_integer_files_are_scaled_by_their_range(tone: Tone, subtype: str, tolerance: float) -> None:
+    np.testing.assert_allclose(load_reference(from_bytes(encoded(tone(), subtype=subtype))), tone(), atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.uint8, np.uint16, np.float64, np.float16])
+def test_b57_arrays_are_scaled_by_their_type(tone: Tone, dtype: Any) -> None:
+    samples = tone().astype(np.float64)
+    if np.issubdtype(dtype, np.integer):
+        half = 2.0 ** (8 * np.dtype(dtype).itemsize - 1)
+        samples = np.round(samples * (half - 1)) + (half if np.issubdtype(dtype, np.unsignedinteger) else 0)
+    np.testing.assert_allclose(load_reference(from_array(samples.astype(dtype))), tone(), atol=1e-2)
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_b57_plain_python_integers_are_scaled_by_what_holds_them(tone: Tone, bits: int) -> None:
+    cells = [round(float(x) * 2 ** (bits - 1)) for x in tone() * 2]
+    np.testing.assert_allclose(load_reference(from_array(np.asarray(cells))), tone() * 2, atol=1e-4)
+
+
+def test_b57_loud_floats_are_brought_down_with_a_warning(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    samples = tone(4.0)
+    loud = samples * (2.4 / np.abs(samples).max())
+    loaded = load_reference(from_bytes(encoded(loud)))
+    np.testing.assert_allclose(loaded, loud / 2.4, atol=1e-6)
+    assert "scaled down" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [(0.0, "ref_too_short"), (0.01, "ref_too_short"), (0.3, "ref_too_short"), (1.0, None), (4.0, None)],
+)
+def test_b58_short_references(tone: Tone, caplog: pytest.LogCaptureFixture, seconds: float, reason: str | None) -> None:
+    ref = from_bytes(encoded(tone(seconds)))
+    if reason is not None:
+        assert reason_of(ref) == reason_of(ref, probe_reference) == reason
+        return
+    assert load_reference(ref).size == probe_reference(ref) * 24_000  # type: ignore[operator]
+    assert ("lasts" in caplog.text) == (seconds < 3)
+
+
+def test_b59_quiet_passes_and_silence_does_not(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    quiet = tone(4.0) / np.abs(tone(4.0)).max() * np.float32(10 ** (-50 / 20))
+    np.testing.assert_array_equal(load_reference(from_bytes(encoded(quiet))), quiet)
+    assert "quiet" in caplog.text
+    dither = np.random.default_rng(0).integers(-1, 2, 96_000).astype(np.int16)
+    for silent in (np.zeros(96_000), np.full(96_000, 0.5), dither):
+        assert reason_of(from_array(silent)) == "ref_silent"
+
+
+def test_b60_long_references_are_refused_not_cut(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    assert load_reference(from_array(tone(120.0, 8000), 8000)).size == 120 * 24_000
+    assert "lasts 120.0 s" in caplog.text
+    for ref in (from_array(tone(121.0, 8000), 8000), from_bytes(encoded(tone(121.0, 8000), 8000))):
+        assert reason_of(ref) == reason_of(ref, probe_reference) == "ref_too_long"
+
+
+def test_b25_the_message_has_the_numbers(tone: Tone) -> None:
+    with pytest.raises(RowError, match=r"600 s, more than the 120 s allowed \(7500 codec frames\)"):
+        probe_reference(from_array(tone(600.0, 1000), 1000))
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 44_100, 48_000])
+def test_b61_any_rate_keeps_its_pitch(tone: Tone, rate_hz: int) -> None:
+    samples = load_reference(from_bytes(encoded(tone(4.0, rate_hz), rate_hz)))
+    assert 0 <= samples.size - 4 * 24_000 <= 1  # librosa rounds up
+    assert pitch_hz(samples) == pytest.approx(180, abs=0.5)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000])
+def test_resampling_is_librosas(tone: Tone, rate_hz: int) -> None:
+    import librosa
+
+    for samples in (tone(1.0, rate_hz), tone(1.0, rate_hz)[:-7]):
+        ours, theirs = resample(samples, rate_hz), librosa.resample(samples, orig_sr=rate_hz, target_sr=24_000)
+        assert ours.dtype == theirs.dtype == np.float32
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:'.*' is deprecated and slated for removal:DeprecationWarning")
+def test_stereo_files_are_read_as_librosa_reads_them(tone: Tone, tmp_path: Path) -> None:
+    import librosa
+
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.stack([tone(4.0), tone(4.0)[::-1]], axis=1), 24_000, subtype="PCM_16")
+    theirs, _ = librosa.load(path, sr=None, mono=True)
+    np.testing.assert_array_equal(load_reference(RefAudio(path=str(path))), theirs)
+
+
+@pytest.mark.parametrize(("kind", "subtype"), [("MP3", "MPEG_LAYER_III"), ("FLAC", "PCM_24"), ("OGG", "VORBIS")])
+@pytest.mark.parametrize("name", ["a.wav", "a.raw", "no_suffix", "a.mp3"])
+def test_b62_content_counts_not_the_suffix(tone: Tone, tmp_path: Path, kind: str, subtype: str, name: str) -> None:
+    data = encoded(tone(4.0), kind=kind, subtype=subtype)
+    (tmp_path / name).write_bytes(data)
+    ref = RefAudio(path=str(tmp_path / name), label=name)
+    assert probe_reference(ref) == pytest.approx(4.0, abs=0.1)
+    assert pitch_hz(load_reference(ref)) == pytest.approx(180, abs=0.5)
+    np.testing.assert_array_equal(load_reference(ref), load_reference(from_bytes(data)))
+
+
+@pytest.mark.parametrize(
+    ("data", "found", "at_plan_time"),
+    [
+        (b"<!DOCTYPE html><html>404</html>", "a web page", True),
+        (b'{"error": 404}', "JSON", True),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "a Git LFS pointer", True),
+        (b"just words", "text", True),
+        (b"PK\x03\x04rest", "a ZIP archive", True),
+        (b"", "an empty file", True),
+        (b"\x00\x00\x00\x20ftypM4A \x00\x00\x00\x00", "an MP4 or M4A file", False),
+        (bytes(range(200)), "a file of unknown kind", False),
+    ],
+)
+def test_b62_what_cannot_be_decoded_is_named(tmp_path: Path, data: bytes, found: str, at_plan_time: bool) -> None:
+    (tmp_path / "a.wav").write_bytes(data)
+    ref = RefAudio(path=str(tmp_path / "a.wav"), label="a.wav")
+    with pytest.raises(RowError, match=found) as caught:
+        load_reference(ref)
+    assert caught.value.reason == "ref_unreadable"
+    if at_plan_time:
+        assert reason_of(ref, probe_reference) == "ref_unreadable"
+    else:
+        assert probe_reference(ref) is None
+
+
+FFMPEG = """#!{python}
+import io
+import sys
+import soundfile
+assert sys.argv[sys.argv.index("-protocol_whitelist") + 1] == "file"
+data = open(sys.argv[sys.argv.index("-i") + 1], "rb").read()
+assert data.startswith(b"....ftypM4A "), "not mine"
+sheet = io.BytesIO()
+soundfile.write(sheet, [[0.25, 0.75], [-0.25, -0.75]] * 20_000, 16_000, format="WAV", subtype="FLOAT")
+wav = sheet.getvalue()
+at = wav.index(b"data") + 4
+unknown = b"\\xff" * 4  # what a pipe's end cannot go back to fill in
+sys.stdout.buffer.write(wav[:4] + unknown + wav[8:at] + unknown + wav[at + 4 :])
+"""
+
+
+def test_b62_what_libsndfile_does_not_read_goes_to_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = tmp_path / "ffmpeg"
+    stand_in.write_text(FFMPEG.format(python=sys.executable))
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    samples = load_reference(from_bytes(b"....ftypM4A rest"))
+    assert samples.size == 60_000 and 0.4 < np.abs(samples).max() < 0.6
+    assert reason_of(from_bytes(b"....ftypother")) == "ref_unreadable"
+    monkeypatch.setenv("PATH", "")
+    assert reason_of(from_bytes(b"....ftypM4A rest")) == "ref_unreadable"
+
+
+def test_a_truncated_file_is_refused(tone: Tone) -> None:
+    assert reason_of(from_bytes(encoded(tone(4.0), kind="FLAC", subtype="PCM_16")[:3000])) in {
+        "ref_unreadable",
+        "ref_too_short",
+    }
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_finite(tone: Tone, bad: float) -> None:
+    samples = tone(4.0)
+    samples[5] = bad
+    assert reason_of(from_array(samples)) == reason_of(from_bytes(encoded(samples))) == "ref_non_finite"
+
+
+@pytest.mark.parametrize("call", [load_reference, probe_reference, content_key])
+def test_paths_that_are_no_files(tmp_path: Path, call: Callable[[RefAudio], Any]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in [("gone.wav", "ref_missing"), ("", "ref_unreadable"), ("pipe", "ref_unreadable")]:
+        assert reason_of(RefAudio(path=str(tmp_path / path), label=path), call) == reason
+    assert reason_of(RefAudio(path="/dev/zero", label="z"), call) == "ref_unreadable"
+    assert reason_of(RefAudio(path=str(tmp_path / ("x" * 300)), label="x"), call) == "ref_missing"
+
+
+def test_a_good_reference_says_nothing(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "tts_batch"):
+        np.testing.assert_array_equal(load_reference(from_array(tone(4.0))), tone(4.0))
+    assert not caplog.records
+
+
+def test_sniff_of_an_encoded_file(tone: Tone) -> None:
+    assert str(sniff(encoded(tone()))) == "a WAV file"
+    assert str(sniff(encoded(tone(), kind="FLAC", subtype="PCM_16"))) == "a FLAC file"

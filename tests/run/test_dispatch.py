@@ -1,0 +1,83 @@
+"""Whatever happens to workers, every row ends exactly once, and only a killer is found guilty."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tts_batch.plan.planner import PlannedRow
+from tts_batch.records import Row
+from tts_batch.run.dispatch import Dispatch, Holding, Work
+
+
+def make_work(count: int) -> list[Work]:
+    return [Work(PlannedRow(Row(n, f"r{n}", "t")), {}) for n in range(count)]
+
+
+@given(
+    num_rows=st.integers(0, 30),
+    killers=st.sets(st.integers(0, 29), max_size=4),
+    batch=st.integers(1, 6),
+    workers=st.integers(1, 3),
+    choices=st.data(),
+)
+def test_every_row_ends_once(num_rows: int, killers: set[int], batch: int, workers: int, choices: st.DataObject) -> None:
+    dispatch = Dispatch(iter(make_work(num_rows)))
+    holdings = [Holding() for _ in range(workers)]
+    ended: list[str] = []
+    guilty: list[str] = []
+    fatal = {f"r{n}" for n in killers}
+    for _ in range(5_000):
+        if dispatch.exhausted and not any(len(holding) for holding in holdings):
+            break
+        holding = choices.draw(st.sampled_from(holdings)) if workers > 1 else holdings[0]
+        while len(holding) < batch and dispatch.take(holding) is not None:
+            pass
+        while holding.queued:
+            holding.pull()
+        if fatal & holding.in_flight.keys():
+            if (found := dispatch.bury(holding)) is not None:
+                guilty.append(found.id)
+        elif holding.in_flight:
+            row_id = next(iter(holding.in_flight))
+            assert holding.end(row_id) is not None
+            assert holding.end(row_id) is None
+            ended.append(row_id)
+    assert sorted(ended + guilty) == sorted(f"r{n}" for n in range(num_rows))
+    assert set(guilty) == fatal & {f"r{n}" for n in range(num_rows)}
+
+
+def test_rows_that_the_engine_had_not_pulled_are_innocent() -> None:
+    dispatch = Dispatch(iter(make_work(3)))
+    holding = Holding()
+    for _ in range(3):
+        dispatch.take(holding)
+    holding.pull()
+    assert dispatch.bury(holding) is None
+    works = [dispatch.take(holding) for _ in range(3)]
+    assert [(work.id, work.deaths) for work in works if work] == [("r0", 1), ("r1", 0), ("r2", 0)]
+
+
+def test_a_suspect_runs_alone_and_last() -> None:
+    first, second = make_work(2)
+    first.deaths = 1
+    dispatch = Dispatch(iter([first, second]))
+    holding, other = Holding(), Holding()
+    for _ in range(2):
+        dispatch.take(holding)
+        holding.pull()
+    assert dispatch.bury(holding) is None  # two were in hand: either may be guilty
+    assert dispatch.take(holding) is second
+    assert dispatch.take(holding) is None
+    assert dispatch.take(other) is first
+    assert dispatch.take(other) is None
+
+
+def test_drop_leaves_nothing_to_hand_out() -> None:
+    dispatch = Dispatch(iter(make_work(3)))
+    holding = Holding()
+    dispatch.take(holding)
+    dispatch.drop()
+    assert dispatch.exhausted
+    assert dispatch.take(Holding()) is None
+    assert holding.end("r0") is not None

@@ -1,0 +1,94 @@
+"""The index says of every row what the last whole line says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tts_batch.plan.planner import PlannedRow
+from tts_batch.records import Row
+from tts_batch.run.clips import clip_path
+from tts_batch.run.index import JournalIndex, input_digest
+from tts_batch.run.journal import Outcome, SegmentWriter, segment_path
+
+lines = st.tuples(st.sampled_from("abcdef"), st.sampled_from(["f1", "f2"]), st.sampled_from(["ok", "failed"]))
+
+
+def planned(row_id: str, fingerprint: str) -> PlannedRow:
+    return PlannedRow(Row(0, row_id, "table:1", text=row_id), fingerprint=fingerprint)
+
+
+def outcome(row_id: str, fingerprint: str, status: str, size: int = 4) -> Outcome:
+    digest = input_digest(planned(row_id, fingerprint))
+    return Outcome(row_id, fingerprint, digest, status, audio_bytes=size, duration_s=0.5)  # type: ignore[arg-type]
+
+
+def write_segments(out: Path, segments: Sequence[Sequence[tuple[str, str, str]]]) -> None:
+    for run, segment in enumerate(segments, 1):
+        writer = SegmentWriter(segment_path(out / "journal", f"w{run % 2}", run, 1))
+        writer.append(outcome(*line) for line in segment)
+        writer.close()
+
+
+def write_clip(out: Path, row_id: str, size: int = 4) -> Path:
+    path = out / clip_path(row_id)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x" * size)
+    return path
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(lines, max_size=6), max_size=4))
+def test_the_last_line_of_a_row_holds(segments: list[list[tuple[str, str, str]]]) -> None:
+    last = {row_id: (fingerprint, status) for segment in segments for row_id, fingerprint, status in segment}
+    with TemporaryDirectory() as folder:
+        out = Path(folder)
+        write_segments(out, segments)
+        for row_id in "abcdef":
+            write_clip(out, row_id)
+        index = JournalIndex(out)
+        assert len(index) == len(last)
+        assert index.ok == sum(status == "ok" for _, status in last.values())
+        assert index.audio_s == 0.5 * len(last)
+        for row_id in "abcdef":
+            for fingerprint in ("f1", "f2"):
+                row = planned(row_id, fingerprint)
+                known, status = last.get(row_id, ("", ""))
+                assert index.standing(row) == (status if known == fingerprint else "todo")
+                found = index.outcome(row)
+                assert (found.status if found else "") == (status if known == fingerprint else "")
+
+
+def test_an_ok_row_needs_its_clip_with_its_size(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "f", "ok"), ("b", "f", "ok"), ("c", "f", "ok"), ("d", "f", "failed")]])
+    write_clip(tmp_path, "a")
+    write_clip(tmp_path, "b", size=3)
+    index = JournalIndex(tmp_path)
+    assert [index.standing(planned(row_id, "f")) for row_id in "abcd"] == ["ok", "todo", "todo", "failed"]
+
+
+def test_a_mixed_folder_keeps_rows_whose_input_is_the_same(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "old", "ok")]])
+    write_clip(tmp_path, "a")
+    index = JournalIndex(tmp_path)
+    same, other = planned("a", "new"), PlannedRow(Row(0, "a", "table:1", text="other words"), fingerprint="new")
+    assert index.standing(same) == "todo"
+    assert index.standing(same, mixed=True) == "ok"
+    assert index.standing(other, mixed=True) == "todo"
+    found = index.outcome(same, mixed=True)
+    assert found is not None
+    assert found.fingerprint == "old"
+
+
+def test_only_a_known_row_has_a_clip_to_forget(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "f", "ok")]])
+    known, unknown = write_clip(tmp_path, "a"), write_clip(tmp_path, "b")
+    index = JournalIndex(tmp_path)
+    index.forget_clip("a")
+    index.forget_clip("b")
+    assert not known.exists()
+    assert unknown.exists()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from tts_batch.engine.generation import Generation
+from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.model.prompt import Prompt
@@ -18,9 +18,16 @@ class ScriptedPreparer:
     """Prepares at once."""
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
-        nothing = torch.zeros(1, 1)
-        prompt = Prompt(nothing, nothing, {"language": "auto"}, len(request.text))
-        return PreparedRow(request, prompt, None, request.max_frames, 0.0, {"prepare_s": 0.0})
+        prompt = Prompt((0,), (0,), (), {"language": "auto"}, num_text_tokens=1)
+        return PreparedRow(
+            request=request,
+            prompt=prompt,
+            ref_codes=None,
+            x_vector=None,
+            expected_frames=request.max_frames,
+            ready_at_s=0.0,
+            metrics={},
+        )
 
 
 class ScriptedRunner:
@@ -96,4 +103,4 @@ def scripted_generation(requests: object, runner: ScriptedRunner | None = None, 
         "stall_timeout_s": 30.0,
         **settings,
     }
-    return Generation(requests, **stages)  # type: ignore[arg-type]
+    return Generation(requests, Stages(**stages))  # type: ignore[arg-type]

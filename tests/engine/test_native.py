@@ -235,6 +235,7 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
         ({"device": "musa"}, "'musa' was asked for"),
         ({"dtype": "float16"}, "'float16' is not one of"),
         ({"placement": "split"}, "'split' is not in this version"),
+        ({"profile": "b4"}, "profile 'b4' is not in this version"),
     ],
 )
 def test_what_cannot_be_had_is_said_at_once(settings: dict[str, str], message: str) -> None:

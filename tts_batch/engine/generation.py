@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
 
 import torch
 
@@ -30,27 +30,28 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.01
 JOIN_S = 30.0
-_END: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What an engine does to a request, one after another, and how long one unit of work may take."""
+
+    preparer: Preparer
+    runner: Runner
+    code2wav: Code2Wav
+    stall_timeout_s: float
 
 
 class Generation:
     """Runs requests through a runner. `results` may be iterated once; `cancel` may come from any thread."""
 
-    def __init__(
-        self,
-        requests: Iterable[SpeechRequest | None],
-        *,
-        preparer: Preparer,
-        runner: Runner,
-        code2wav: Code2Wav,
-        stall_timeout_s: float,
-    ) -> None:
+    def __init__(self, requests: Iterable[SpeechRequest | None], stages: Stages) -> None:
         self._requests = iter(requests)
         self._exhausted = False
-        self._preparer, self._runner, self._code2wav = preparer, runner, code2wav
-        self._stall_timeout_s = stall_timeout_s
+        self._preparer, self._runner, self._code2wav = stages.preparer, stages.runner, stages.code2wav
+        self._stall_timeout_s = stages.stall_timeout_s
         # A result, and whether it ends the request in flight (a duplicate's error does not).
-        self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * runner.max_num_seqs)
+        self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * self._runner.max_num_seqs)
         self._lock = threading.Lock()
         self._in_flight: set[str] = set()
         self._cancelled: set[str] = set()
@@ -137,13 +138,14 @@ class Generation:
 
     def _take_in(self) -> None:
         while self._runner.room > 0 and not self._exhausted and not self._closing.is_set():
-            request = next(self._requests, _END)
+            try:
+                request = next(self._requests)
+            except StopIteration:
+                self._exhausted = True
+                return
             if request is None:
                 return
-            if isinstance(request, SpeechRequest):
-                self._admit(request)
-            else:
-                self._exhausted = True
+            self._admit(request)
 
     def _admit(self, request: SpeechRequest) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ import torch
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
-from tts_batch.engine.generation import Generation
+from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.engine.runner_v1 import LockstepRunner
@@ -33,8 +33,7 @@ class NativeEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
-        if config.placement != "colocated":
-            raise EngineConfigError(f"placement {config.placement!r} is not in this version; use colocated.")
+        _refuse_what_is_to_come(config)
         platform = resolve_platform(config)
         device = platform.device.type
         try:
@@ -43,10 +42,12 @@ class NativeEngine:
         except (CheckpointError, WeightsError) as error:
             raise EngineConfigError(str(error)) from error
         max_num_seqs = config.max_num_seqs or MAX_NUM_SEQS.get(device, 64)
-        self._runner = _RUNNERS[platform.runner](model, max_num_seqs)
-        self._preparer = Preparer(model)
-        self._code2wav = Code2Wav(model.speech_tokenizer, CODE2WAV_FRAMES.get(device, 1_300))
-        self._stall_timeout_s = config.stall_timeout_s * (CPU_STALL_FACTOR if device == "cpu" else 1)
+        self._stages: Stages | None = Stages(
+            preparer=Preparer(model),
+            runner=_RUNNERS[platform.runner](model, max_num_seqs),
+            code2wav=Code2Wav(model.speech_tokenizer, CODE2WAV_FRAMES.get(device, 1_300)),
+            stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device == "cpu" else 1),
+        )
         self._generation: Generation | None = None
         self._closed_because: str | None = None
         self.info = {
@@ -60,17 +61,11 @@ class NativeEngine:
     def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
         """Results in completion order. `requests` is advanced on the compute thread, which starts with the first
         `next`. One call at a time; if it raises, the engine is dead."""
-        if self._closed_because:
+        if self._closed_because or self._stages is None:
             raise EngineError(f"this engine is closed: {self._closed_because}.")
         if self._generation is not None:
             raise EngineError("this engine is generating already; finish or close that iterator first.")
-        self._generation = generation = Generation(
-            requests,
-            preparer=self._preparer,
-            runner=self._runner,
-            code2wav=self._code2wav,
-            stall_timeout_s=self._stall_timeout_s,
-        )
+        self._generation = generation = Generation(requests, self._stages)
         try:
             yield from generation.results()
         except EngineError as error:
@@ -83,16 +78,23 @@ class NativeEngine:
 
     def cancel(self, request_id: str) -> None:
         """End a request in flight as "cancelled"; one that has ended, or was never pulled, is left alone."""
-        if self._generation is not None:
-            self._generation.cancel(request_id)
+        generation = self._generation
+        if generation is not None:
+            generation.cancel(request_id)
 
     def close(self) -> None:
         """Stop computing and give the memory back. What was not returned stays pending."""
-        if self._generation is not None:
-            self._generation.close()
-        if self._closed_because is None:
-            self._closed_because = "close() was called"
-        for name in ("_runner", "_preparer", "_code2wav"):
-            self.__dict__.pop(name, None)
+        generation = self._generation
+        if generation is not None:
+            generation.close()
+        self._closed_because = self._closed_because or "close() was called"
+        self._stages = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _refuse_what_is_to_come(config: EngineConfig) -> None:
+    ready = {"placement": "colocated", "profile": None, "code2wav_mode": "utterance"}
+    for name, value in ready.items():
+        if getattr(config, name) != value:
+            raise EngineConfigError(f"{name} {getattr(config, name)!r} is not in this version; leave it at {value}.")

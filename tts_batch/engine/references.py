@@ -70,12 +70,12 @@ class References:
         if entry.x_vector is not None and (entry.codes is not None or not with_codes):
             return
         if entry.error is not None:
-            raise entry.error
+            raise entry.error.with_traceback(None)
         if entry.audio is None:
             try:
                 entry.audio = reference.load()
             except Exception as error:
-                entry.error = error.with_traceback(None)
+                entry.error = error
                 raise
         speaker_encoder, speech_tokenizer = self._model.speaker_encoder, self._model.speech_tokenizer
         if entry.x_vector is None:

@@ -222,6 +222,14 @@ def test_an_engine_whose_requests_fail_is_dead(open_tiny: Open) -> None:
         list(engine.generate([]))
 
 
+def test_computes_in_bfloat16_when_asked(open_tiny: Open) -> None:
+    engine = open_tiny("base", dtype="bfloat16")
+    assert engine.info["dtype"] == "bfloat16"
+    (result,) = engine.generate([ask(task="base", reference=voice(seconds=0.3))])
+    assert result.num_frames == 2
+    assert np.isfinite(result.audio).all()
+
+
 def test_says_what_it_computes_with(open_tiny: Open) -> None:
     assert open_tiny(max_num_seqs=3).info == {"runner": "v1", "device": "cpu", "dtype": "float32", "max_num_seqs": "3"}
 

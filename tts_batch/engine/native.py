@@ -36,6 +36,8 @@ class NativeEngine:
         _refuse_what_is_to_come(config)
         platform = resolve_platform(config)
         device = platform.device.type
+        if device == "cuda":
+            torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)

@@ -33,7 +33,7 @@ def voice_like(seconds: float = 3.2) -> np.ndarray:
         gain = np.exp(-(((harmonic * 120 - vowels) / 180) ** 2)).sum(axis=1) + 0.02
         wave += gain / harmonic**0.5 * np.sin(harmonic * phase)
     envelope = np.abs(np.sin(np.pi * t / seconds * 4)) ** 0.5  # one syllable a vowel
-    return 0.5 * wave * envelope / np.abs(wave).max()
+    return np.asarray(0.5 * wave * envelope / np.abs(wave).max())
 
 
 def main(folder: Path = Path(__file__).parent) -> None:

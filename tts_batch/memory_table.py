@@ -1,19 +1,23 @@
-"""Tables that exist only in Python, written as a Parquet file into the run folder, so that a run can always resume."""
+"""Tables that exist only in Python: written as Parquet into a run folder, so that it can resume, or read row by row."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from tts_batch.dataset.columns import map_columns
+from tts_batch.dataset.files import TableFile
 from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.tables import RawRow
 from tts_batch.errors import UsageError
 
 
@@ -42,6 +46,29 @@ def plain_cell(cell: Any) -> Any:
     if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], np.ndarray):
         return {"array": cell[0], "sampling_rate": cell[1]}
     return cell
+
+
+class RowsTable:
+    """Rows that arrive one by one, as a table to be read once. Relative paths start at the working folder."""
+
+    audio_columns: frozenset[str] = frozenset()
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.file = TableFile(os.path.abspath("rows"), "rows", LocalFileSystem())
+        self._rows = iter(rows)
+        self._first = list(islice(self._rows, 1))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(name for row in self._first for name in row)
+
+    def sample(self, names: Collection[str]) -> Mapping[str, Any]:
+        return {name: row[name] for row in self._first for name in names if row.get(name) is not None}
+
+    def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
+        """Yield every row whole, since a later one may bring a new column."""
+        for number, row in enumerate(chain(self._first, self._rows), start=1):
+            yield RawRow(number, {name: plain_cell(cell) for name, cell in row.items()})
 
 
 def _column(name: str, cells: list[Any]) -> pa.Array:

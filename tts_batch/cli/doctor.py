@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from tts_batch.cli.machine import Finding, check_machine
 from tts_batch.errors import ExitStatus, UsageError
-
-if TYPE_CHECKING:
-    from tts_batch.model.checkpoint import Checkpoint
 
 _MARKS = {"ok": "ok  ", "note": "note", "problem": "BAD "}
 

@@ -84,5 +84,4 @@ def _try_clip(result: SpeechResult) -> Finding:
     failure = find_fault(result, MAX_FRAMES)
     if failure is None:
         return Finding("ok", "clip", f"{TEXT!r} became {result.num_frames / FRAMES_PER_S:.1f} s of sound")
-    level = "note" if failure.reason == "codec_budget_exhausted" else "problem"
-    return Finding(level, "clip", failure.message)
+    return Finding("note" if failure.reason == "codec_budget_exhausted" else "problem", "clip", failure.message)

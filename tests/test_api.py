@@ -1,0 +1,195 @@
+"""The notebook door, on the tiny model: the command line's results, in Python's hands."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+
+import tts_batch
+from tts_batch import Clip, RowError, Synthesizer, UsageError
+
+ROWS = [
+    {"id": "a", "text": "One.", "speaker": "ryan", "language": "en", "topic": 1},
+    {"id": "b", "text": "Two.", "speaker": "nobody", "language": "en", "topic": 2},
+    {"id": "c", "text": "Three.", "speaker": "vivian", "language": "zh", "topic": 3},
+]
+QUICK = {"model": "tiny", "max_num_seqs": 4, "progress": "none"}
+
+
+@pytest.fixture(scope="module")
+def synthesizer() -> Iterator[Synthesizer]:
+    with Synthesizer("tiny", device="cpu") as synthesizer:
+        yield synthesizer
+
+
+@pytest.fixture(scope="module")
+def voice() -> np.ndarray:
+    time_s = np.arange(24_000) / 16_000
+    return (0.3 * np.sin(2 * np.pi * 130 * time_s) * (1 + np.sin(2 * np.pi * 3 * time_s)) / 2).astype(np.float32)
+
+
+# synth
+
+
+def test_rows_become_a_run_folder(tmp_path: Path) -> None:
+    result = tts_batch.synth(ROWS, out=tmp_path / "out", **QUICK)
+    assert (result.ok, result.failed) == (2, 1)
+    manifest = result.manifest().select(["id", "status", "reason", "topic"]).to_pylist()
+    assert [tuple(row.values()) for row in manifest] == [
+        ("a", "ok", None, 1),
+        ("b", "failed", "bad_speaker", 2),
+        ("c", "ok", None, 3),
+    ]
+    assert result.failures()["id"].to_pylist() == ["b"]
+    clips = list(result.clips())
+    assert [clip.id for clip in clips] == ["a", "c"]
+    assert clips[0].text == "One."
+    assert clips[0].effective["speaker"] == "ryan"
+    assert clips[0].duration_s == pytest.approx(result.manifest()["duration_s"][0].as_py())
+
+
+def test_the_same_call_again_makes_nothing_twice(tmp_path: Path) -> None:
+    tts_batch.synth(pd.DataFrame(ROWS[:1]), out=tmp_path / "out", **QUICK)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.wav")}
+    result = tts_batch.synth(pd.DataFrame(ROWS[:1]), out=tmp_path / "out", **QUICK)
+    assert (result.ok, result.summary.made) == (1, 0)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.wav")} == before
+    longer = tts_batch.synth(ROWS, out=tmp_path / "out", **QUICK)
+    assert (longer.ok, longer.failed, longer.summary.made) == (2, 1, 1)
+
+
+def test_a_path_is_read_where_it_lies(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("id,text,speaker\nx,Hello.,ryan\n")
+    result = tts_batch.synth(table, out=tmp_path / "out", **QUICK)
+    assert result.manifest()["source"].to_pylist() == ["rows.csv:2"]
+    assert not list((tmp_path / "out").glob("rows-*.parquet"))
+
+
+def test_a_running_event_loop_is_no_hindrance(tmp_path: Path) -> None:
+    async def notebook() -> int:
+        return tts_batch.synth(ROWS[:1], out=tmp_path / "out", **QUICK).ok
+
+    assert asyncio.run(notebook()) == 1
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tts_batch\n"
+        "print('top level')\n"
+        "row = {'text': 'Hello.', 'speaker': 'ryan'}\n"
+        "print(tts_batch.synth([row], out='out', model='tiny', progress='none').ok)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "top level\n1\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temprature": 1}, "did you mean 'temperature'"),
+        ({"temperature": -1}, "'temperature' cannot be -1"),
+        ({"device": "gpu"}, "'device' cannot be 'gpu'"),
+    ],
+)
+def test_a_wrong_option_starts_nothing(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        tts_batch.synth(ROWS, out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+# Synthesizer
+
+
+def test_speak_is_repeatable_and_seeds_vary_it(synthesizer: Synthesizer) -> None:
+    first = synthesizer.speak("Hello.", speaker="ryan", language="english")
+    again = synthesizer.speak("Hello.", speaker="ryan", language="english")
+    other = synthesizer.speak("Hello.", speaker="ryan", language="english", seed=5)
+    assert first.sample_rate == 24_000
+    assert first.audio.dtype == np.float32
+    assert first.audio.size == first.num_frames * 1920 > 0
+    np.testing.assert_array_equal(first.audio, again.audio)
+    assert (first.seed, other.seed) == (again.seed, 5)
+    assert first.audio.shape != other.audio.shape or not np.array_equal(first.audio, other.audio)
+
+
+def test_speak_gives_the_clip_of_a_run(synthesizer: Synthesizer, tmp_path: Path) -> None:
+    row = {"id": "same", "text": "The same clip by both doors.", "speaker": "ryan"}
+    (clip,) = tts_batch.synth([row], out=tmp_path, **QUICK).clips()
+    spoken = synthesizer.speak(**row)
+    assert (spoken.id, spoken.seed, spoken.num_frames) == (clip.id, clip.seed, clip.num_frames)
+    np.testing.assert_allclose(spoken.audio, clip.audio, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["samples", "bytes", "path"])
+def test_a_voice_comes_from_a_recording_in_any_form(
+    form: str, voice: np.ndarray, synthesizer: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    soundfile.write("voice.wav", voice, 16_000, subtype="FLOAT")
+    forms = {"samples": (voice, 16_000), "bytes": Path("voice.wav").read_bytes(), "path": Path("voice.wav")}
+    clip = synthesizer.speak("Cloned.", ref_audio=forms[form], x_vector_only=True, seed=np.int64(3))
+    expected = synthesizer.speak("Cloned.", ref_audio=forms["samples"], x_vector_only=True, seed=3)
+    np.testing.assert_allclose(clip.audio, expected.audio, atol=1e-4)
+
+
+def test_speak_raises_the_rows_reason(synthesizer: Synthesizer) -> None:
+    with pytest.raises(RowError, match="nobody") as caught:
+        synthesizer.speak("Hello.", speaker="nobody")
+    assert caught.value.reason == "bad_speaker"
+    with pytest.raises(RowError) as caught:
+        synthesizer.speak(" ", speaker="ryan")
+    assert caught.value.reason == "empty_text"
+
+
+def test_a_stream_gives_every_row_once(synthesizer: Synthesizer) -> None:
+    rows = [{"id": f"n{n}", "text": f"Number {n}.", "speaker": "ryan"} for n in range(6)]
+    rows[2]["speaker"] = "nobody"
+    rows.append({"id": "designed", "text": "Another model.", "instruct": "A low voice."})
+    rows.append({"id": "n0", "text": "An id again.", "speaker": "ryan"})
+    clips: list[Clip] = list(synthesizer.stream(rows))
+    reasons = {clip.id: clip.failure.reason for clip in clips if clip.failure}
+    assert sorted(clip.id for clip in clips) == sorted(row["id"] for row in rows)
+    assert reasons == {"n2": "bad_speaker", "n0": "duplicate_id"}
+    assert all(clip.audio.size for clip in clips if not clip.failure)
+
+
+def test_a_stream_may_be_endless_and_left(synthesizer: Synthesizer) -> None:
+    rows = ({"text": f"Number {n}.", "speaker": "ryan"} for n in itertools.count())
+    stream = synthesizer.stream(rows)
+    assert next(stream).failure is None
+    stream.close()
+    assert synthesizer.speak("Still here.", speaker="ryan").duration_s > 0
+
+
+def test_an_error_of_the_callers_iterator_comes_back(synthesizer: Synthesizer) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"id": "one", "text": "One.", "speaker": "ryan"}
+        raise ZeroDivisionError("mine")
+
+    clips = []
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        clips += [clip.id for clip in synthesizer.stream(rows())]
+    assert synthesizer.speak("Still here.", speaker="ryan").duration_s > 0
+
+
+def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:
+    assert list(synthesizer.stream([])) == []
+
+
+@pytest.mark.parametrize("option", ["out", "limit", "attempts", "save_codes"])
+def test_options_of_a_run_are_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=f"'{option}' belongs to a run"):
+        Synthesizer("tiny", **{option: 1})

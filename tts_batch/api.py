@@ -1,0 +1,251 @@
+"""The notebook door: `synth` goes the command line's way; a `Synthesizer` holds one engine open in this process."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+
+from tts_batch.clip import Clip
+from tts_batch.config import build_config
+from tts_batch.dataset.audio import load_reference
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.rows import read_tables
+from tts_batch.engine.errors import EngineError
+from tts_batch.engine.registry import open_engine
+from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference, SpeechRequest, SpeechResult
+from tts_batch.errors import CannotContinueError, RowError, UsageError
+from tts_batch.memory_table import RowsTable, as_arrow, write_table
+from tts_batch.plan.models import ModelGroup, Models
+from tts_batch.plan.planner import PlannedRow, plan_rows
+from tts_batch.records import Failure
+from tts_batch.run.checks import find_fault
+from tts_batch.run.job import run_job
+from tts_batch.run.requests import engine_config, request_fields
+from tts_batch.run.summary import JobSummary
+
+__all__ = ["Clip", "SynthResult", "Synthesizer", "synth"]
+
+_NO_AUDIO = np.zeros(0, np.float32)
+# What means something only for a table and a run folder.
+_RUN_OPTIONS = frozenset(
+    {"data", "out", "limit", "shard", "launcher", "gpus", "attempts", "takes"}
+    | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
+)
+
+
+def synth(table: Any, *, out: str | os.PathLike[str], **options: Any) -> SynthResult:
+    """Make the clips of a table, or go on with them: `tts-batch synth` with the same options, as keywords.
+
+    `table` is a path (or several), a list of dicts, a pyarrow table or a pandas frame. What has no path is written
+    into the run folder first. The same call again resumes. Works in scripts without a `__main__` guard, in notebooks
+    and inside a running event loop; it blocks until the run has ended.
+
+    Raises UsageError and CannotContinueError. Rows that fail do not raise: see `SynthResult.failures`.
+    """
+    folder = Path(out)
+    paths = _paths(table)
+    config = build_config({**options, "out": folder, "data": paths or [str(folder)]})
+    if not paths:
+        written = write_table(as_arrow(table), folder, config.map)
+        config = config.model_copy(update={"data": (str(written),)})
+    return SynthResult(run_job(config))
+
+
+def _paths(table: Any) -> list[str]:
+    if isinstance(table, str | os.PathLike):
+        return [os.fspath(table)]
+    if isinstance(table, list | tuple) and table and all(isinstance(path, str | os.PathLike) for path in table):
+        return [os.fspath(path) for path in table]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class SynthResult:
+    """A run that has ended, and its folder."""
+
+    summary: JobSummary
+
+    @property
+    def ok(self) -> int:
+        """Rows with a clip, those of earlier runs included."""
+        return self.summary.ok
+
+    @property
+    def failed(self) -> int:
+        """Rows without one; `failures()` says why."""
+        return self.summary.failed
+
+    @property
+    def out(self) -> Path:
+        return self.summary.out
+
+    def manifest(self) -> pa.Table:
+        """One row for every input row, in input order."""
+        return self._read("manifest.parquet")
+
+    def failures(self) -> pa.Table:
+        """The manifest's rows that failed."""
+        return self._read("failures.parquet")
+
+    def clips(self) -> Iterator[Clip]:
+        """The clips that were made, in input order, each read from disk when its turn comes."""
+        named = {"language": "effective_language", "speaker": "effective_speaker"}
+        columns = ["id", "text", "status", "audio", "seed", "num_frames", *named.values()]
+        for batch in pq.ParquetFile(self.out / "manifest.parquet").iter_batches(256, columns=columns):
+            for row in batch.to_pylist():
+                if row["status"] != "ok":
+                    continue
+                audio, sample_rate = soundfile.read(self.out / row["audio"], dtype="float32")
+                effective = {name: row[column] for name, column in named.items() if row[column] is not None}
+                yield Clip(row["id"], row["text"], audio, sample_rate, row["seed"], row["num_frames"], effective)
+
+    def _read(self, name: str) -> pa.Table:
+        return pq.read_table(self.out / name)
+
+
+class Synthesizer:
+    """One model held open in this process, for single clips and for streams of them. Use it in a `with` block.
+
+    `model` is a checkpoint folder, a hub id, "tiny" or "tiny-random"; None takes the released checkpoint that fits
+    each row. `options` are those of `synth` that concern the model, the sampling and the defaults of rows. One call
+    at a time: it is not for several threads.
+    """
+
+    def __init__(self, model: str | None = None, **options: Any) -> None:
+        """Raises UsageError for a useless option, CannotContinueError when the model cannot be had or opened."""
+        refused = sorted(_RUN_OPTIONS & options.keys())
+        if refused:
+            raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
+        self._config = build_config({**options, "model": model, "data": ["rows"], "out": "."})
+        self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
+        self._models = Models(self._config)
+        for group in self._models.groups.values():
+            self._engine_of(group)
+
+    def __enter__(self) -> Synthesizer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+    def speak(self, text: str, **columns: Any) -> Clip:
+        """Make one clip. `columns` are those of a table: language, speaker, instruct, ref_audio, ref_text, seed, …
+
+        `ref_audio` is a path, the bytes of a file, or (samples, sample rate). Without a `seed` the same call gives
+        the same clip. Raises RowError when the clip cannot be made.
+        """
+        (clip,) = self.stream([{"text": text, **columns}])
+        if clip.failure is not None:
+            raise RowError(clip.failure.reason, clip.failure.message)
+        return clip
+
+    def stream(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Clip]:
+        """Make a clip of every row and yield each as soon as it is finished, so not in the rows' order.
+
+        `rows` may be endless: they are taken only as the engine has room, on its thread. A row that cannot be made
+        comes back as a clip with a `failure`. Leaving the loop drops what is under way.
+        """
+        table = RowsTable(rows)
+        if not table.columns:
+            return
+        config, notes = self._config, Notes()
+        planned = plan_rows(read_tables([table], config, notes, with_extras=False), config, self._models, notes)
+        for model, members in _by_model(planned):
+            yield from self._make(model, members) if model else map(_failed_clip, members)
+
+    def _make(self, model: ModelGroup, rows: Iterator[PlannedRow]) -> Iterator[Clip]:
+        """Make rows of one model. Those that failed in the plan are passed on between the others."""
+        under_way: dict[str, PlannedRow] = {}
+        failed: deque[PlannedRow] = deque()
+        broken: list[Exception] = []
+
+        def requests() -> Iterator[SpeechRequest]:
+            try:
+                for planned in rows:
+                    if planned.row.failure is None:
+                        under_way[planned.row.id] = planned
+                        yield _request(planned)
+                    else:
+                        failed.append(planned)
+            except Exception as error:  # of the caller's iterator: no fault of the engine's
+                broken.append(error)
+
+        results = self._engine_of(model).generate(requests())
+        try:
+            for result in results:
+                yield from _failed_clips(failed)
+                if planned := under_way.pop(result.request_id, None):
+                    yield _clip(planned, result)
+        finally:
+            if isinstance(results, Generator):
+                results.close()  # what is under way is dropped now, not when it is collected
+        yield from _failed_clips(failed)
+        if broken:
+            raise broken[0]
+        for planned in under_way.values():
+            yield _failed_clip(planned, Failure("engine_error", "The engine ended without a result for this row."))
+
+    def _engine_of(self, model: ModelGroup) -> Engine:
+        if model.task not in self._engines:
+            config = engine_config(self._config, model, self._config.device)
+            try:
+                self._engines[model.task] = open_engine(self._config.engine, config)
+            except EngineError as error:
+                raise CannotContinueError(str(error)) from error
+        return self._engines[model.task]
+
+
+def _by_model(rows: Iterator[PlannedRow]) -> Iterator[tuple[ModelGroup | None, Iterator[PlannedRow]]]:
+    """Runs of rows for one model. A failed row goes with those before it, so that it interrupts no batch."""
+    model: ModelGroup | None = None
+
+    def model_of(planned: PlannedRow) -> ModelGroup | None:
+        nonlocal model
+        model = planned.model_group or model
+        return model
+
+    return groupby(rows, model_of)
+
+
+def _request(planned: PlannedRow) -> SpeechRequest:
+    row, reference = planned.row, None
+    if row.ref_audio is not None and planned.reference_key is not None:
+        reference = Reference(planned.reference_key, partial(load_reference, row.ref_audio), row.ref_text)
+    fields = request_fields(planned)
+    return SpeechRequest(**fields, seed=planned.seed, sampling=planned.sampling, reference=reference)
+
+
+def _clip(planned: PlannedRow, result: SpeechResult) -> Clip:
+    failure = find_fault(result, planned.max_frames)
+    audio = result.audio if failure is None and result.audio is not None else _NO_AUDIO
+    row, seed = planned.row, planned.seed
+    return Clip(row.id, row.text, audio, result.sample_rate, seed, result.num_frames, result.effective, failure)
+
+
+def _failed_clips(failed: deque[PlannedRow]) -> Iterator[Clip]:
+    while failed:
+        yield _failed_clip(failed.popleft())
+
+
+def _failed_clip(planned: PlannedRow, failure: Failure | None = None) -> Clip:
+    row = planned.row
+    return Clip(row.id, row.text, _NO_AUDIO, SAMPLE_RATE_HZ, failure=failure or row.failure)

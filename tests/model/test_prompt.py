@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.prompt import Prompt, PromptError, build_prompt
+from tts_batch.model.prompt import PromptError, build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
@@ -27,8 +28,36 @@ def load(kind: str, size: str = "1b7", dtype: torch.dtype = torch.float32) -> Qw
     return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", kind, size))), "cpu", dtype)
 
 
-def build(kind: str, size: str = "1b7", **request: Any) -> Prompt:
-    return build_prompt(load(kind, size), task=kind, **{"text": "Hello world."} | request)
+@dataclass
+class Built:
+    """A prompt and its vectors."""
+
+    embeds: Tensor
+    trailing: Tensor
+    effective: dict[str, str]
+
+
+def build(kind: str, size: str = "1b7", dtype: torch.dtype = torch.float32, **request: Any) -> Built:
+    model, task = load(kind, size, dtype), request.pop("task", kind)
+    ref_codes, x_vector = request.pop("ref_codes", None), request.pop("x_vector", None)
+    prompt = build_prompt(
+        model.config,
+        model.text_tokenizer,
+        task=task,
+        num_ref_frames=None if ref_codes is None else len(ref_codes),
+        has_x_vector=x_vector is not None,
+        **{"text": "Hello world."} | request,
+    )
+    trailing = text_vectors(model, *(prompt.trailing_ids or [model.config.tts_pad_token_id]))
+    return Built(embed_prompt(model.talker, prompt, ref_codes, x_vector), trailing, prompt.effective)
+
+
+def text_vectors(model: Qwen3TTS, *ids: int) -> Tensor:
+    return model.talker.project_text(torch.tensor(ids))
+
+
+def code_vectors(model: Qwen3TTS, *ids: int) -> Tensor:
+    return model.talker.embed_code0(torch.tensor(ids))
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -40,7 +69,7 @@ def golden_rows() -> list[tuple[str, int]]:
     rows = []
     for path in sorted(GOLDEN.glob("[bcv]*_*.npz")):
         with np.load(path) as arrays:
-            if "inputs_embeds" in arrays and "mixed" not in path.stem:  # its arguments were kept as text only
+            if "inputs_embeds" in arrays:
                 rows += [(path.stem, row) for row in range(len(arrays["inputs_embeds"]))]
     return rows
 
@@ -87,8 +116,12 @@ def test_dialect_speakers_speak_it_in_chinese_and_auto(speaker: str, language: s
     prompt = build("custom_voice", speaker=speaker, language=language)
     assert prompt.effective == {"language": spoken, "speaker": speaker.lower()}
     model = load("custom_voice")
-    tag = prompt.embeds[ROLE : ROLE + len(model.prompt_vectors.languages[spoken])]
-    assert same(tag, model.prompt_vectors.languages[spoken] + model.prompt_vectors.tts_pad)
+    codec = model.config.talker
+    ids = [codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id]
+    if spoken != "auto":
+        ids = [codec.codec_think_id, codec.codec_think_bos_id, model.config.languages[spoken], codec.codec_think_eos_id]
+    tag = code_vectors(model, *ids) + text_vectors(model, model.config.tts_pad_token_id)
+    assert same(prompt.embeds[ROLE : ROLE + len(ids)], tag)
 
 
 @pytest.mark.parametrize("language", load("base").config.supported_languages)
@@ -135,10 +168,11 @@ def test_x_vector_only_ignores_transcript_and_codes() -> None:
 def test_no_text_reaches_into_the_template(text: str) -> None:
     model = load("voice_design")
     prompt = build("voice_design", text=text)
-    vectors, ids = model.prompt_vectors, model.text_tokenizer.encode(text)
-    assert same(prompt.embeds[:ROLE], vectors.assistant)
+    ids = model.text_tokenizer.encode(text)
+    role = [model.config.im_start_token_id, *model.text_tokenizer.encode("assistant\n")]
+    assert same(prompt.embeds[:ROLE], text_vectors(model, *role))
     body = prompt.embeds[-len(ids) - 2 :]
-    assert same(body[:-2], model.talker.project_text(torch.tensor(ids)) + vectors.codec_pad)
+    assert same(body[:-2], text_vectors(model, *ids) + code_vectors(model, model.config.talker.codec_pad_id))
     assert max(ids) < model.config.im_start_token_id  # control tokens come after the text's
 
 
@@ -166,15 +200,12 @@ def test_a_request_that_does_not_fit_says_why(kind: str, request_: dict[str, Any
 
 def test_a_task_of_another_kind() -> None:
     with pytest.raises(PromptError) as caught:
-        build_prompt(load("base"), text="Hi", task="voice_design")
+        build("base", text="Hi", task="voice_design")
     assert caught.value.reason == "wrong_task"
 
 
 def test_bfloat16_prompts_stay_close() -> None:
     with torch.inference_mode():
-        exact, rounded = (
-            build_prompt(load("base", dtype=dtype), text="Hello world.", task="base", **VOICE)
-            for dtype in (torch.float32, torch.bfloat16)
-        )
+        exact, rounded = (build("base", dtype=dtype, **VOICE) for dtype in (torch.float32, torch.bfloat16))
     assert rounded.embeds.dtype == rounded.trailing.dtype == torch.bfloat16
     assert torch.cosine_similarity(exact.embeds, rounded.embeds.float()).min() > 0.999

@@ -7,11 +7,12 @@ from pathlib import Path
 import librosa
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 from tts_batch.model.mel import log_mel, mel_filterbank
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "speaker_encoder.npz"
+TESTS = Path(__file__).parents[1]
 
 
 def test_the_filters_are_librosas_to_the_last_bit() -> None:
@@ -36,8 +37,9 @@ def test_frames_are_the_plain_definition_in_float64(samples: int) -> None:
 
 @pytest.mark.parametrize("clip", ["ref_a_24k", "ref_c_24k"])
 def test_the_official_mel(clip: str) -> None:
-    with np.load(GOLDEN) as golden:
-        audio, expected = golden[f"{clip}_wav"], golden[f"{clip}_mel"][0].T
+    audio, _ = soundfile.read(TESTS / "data" / f"{clip}.wav", dtype="float32")
+    with np.load(TESTS / "golden" / "speaker_encoder.npz") as golden:
+        expected = golden[f"{clip}_mel"][0].T
     mel = log_mel(torch.from_numpy(audio)).numpy()
     # The logarithm of a nearly empty filter magnifies the FFT's rounding, which differs between processors.
     np.testing.assert_allclose(np.exp(mel), np.exp(expected), atol=2e-6)

@@ -106,10 +106,7 @@ def snake_unit(
 
 # Released shapes by (C_in, C_out, taps).
 TILES: dict[tuple[int, int, int], Tile] = {}
-UNIT_TILES: dict[int, Tile] = {
-    96: Tile(128, 64, 32, depth=32, num_warps=4, num_stages=4),
-    192: Tile(128, 128, 64, num_warps=8, num_stages=3),
-}
+UNIT_TILES: dict[int, Tile] = {}
 
 
 def tile_for(c_in: int, c_out: int, taps: int) -> Tile:

@@ -23,7 +23,21 @@ def test_plain_ids_are_their_own_names() -> None:
 
 @pytest.mark.parametrize(
     "row_id",
-    ["", ".", "..", ".hidden", "a/b", "../../etc/passwd", "a\\b", "con", "nul.x", "x.", "LJ001-0001", "naïve", "x" * 300],
+    [
+        "",
+        ".",
+        "..",
+        ".hidden",
+        "a/b",
+        "../../etc/passwd",
+        "a\\b",
+        "con",
+        "nul.x",
+        "x.",
+        "LJ001-0001",
+        "naïve",
+        "x" * 300,
+    ],
 )
 def test_other_ids_get_a_readable_remainder_and_a_hash(row_id: str) -> None:
     assert re.fullmatch(r"[a-z0-9_-]{1,60}__[0-9a-f]{16}", clip_name(row_id))

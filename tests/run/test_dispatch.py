@@ -21,7 +21,9 @@ def make_work(count: int) -> list[Work]:
     workers=st.integers(1, 3),
     choices=st.data(),
 )
-def test_every_row_ends_once(num_rows: int, killers: set[int], batch: int, workers: int, choices: st.DataObject) -> None:
+def test_every_row_ends_once(
+    num_rows: int, killers: set[int], batch: int, workers: int, choices: st.DataObject
+) -> None:
     dispatch = Dispatch(iter(make_work(num_rows)))
     holdings = [Holding() for _ in range(workers)]
     ended: list[str] = []

@@ -30,7 +30,8 @@ class Limits:
     stall_frame_s: float = 1.0  # … and this for each frame of the largest budget in flight
     close_s: float = 30.0  # from the last row until the process is gone
     stop_s: float = 10.0  # for rows in flight after a first signal
-    deaths_in_a_row: int = 3  # of one worker without any row ending between; then it is given up
+    deaths_in_a_row: int = 5  # of one worker, without a row ending or being found guilty between
+    killers_in_a_row: int = 20  # guilty rows without any row ending between: then it is not the rows
 
 
 class Listener(Protocol):
@@ -149,7 +150,7 @@ class Pool:
     def _end(self, slot: Slot, row_id: str, audio_s: float, *, failed: bool) -> None:
         work = slot.holding.end(row_id)
         if work is not None:
-            slot.deaths_in_a_row = 0
+            slot.deaths_in_a_row = slot.killers_in_a_row = 0
             self._listener.row_ended(work, audio_s, failed=failed)
 
     def _bury(self, slot: Slot) -> None:
@@ -169,11 +170,13 @@ class Pool:
         guilty = self._dispatch.bury(slot.holding)
         if guilty is not None:
             slot.deaths_in_a_row = 0
+            slot.killers_in_a_row += 1
             message = f"{guilty.deaths} workers died with this row in hand, the last with it alone: {how}."
             self._listener.row_killed_workers(guilty, _reason(slot), message)
         if self._dispatch.exhausted:
             return
-        again = slot.deaths_in_a_row < self._limits.deaths_in_a_row
+        limits = self._limits
+        again = slot.deaths_in_a_row < limits.deaths_in_a_row and slot.killers_in_a_row < limits.killers_in_a_row
         self._listener.say(f"{how}; {'its rows go to another' if again else 'it is given up'}.")
         if again:
             self._start(slot)

@@ -30,7 +30,8 @@ class Slot:
         self.device = device
         self.holding = Holding()
         self.starts = 0
-        self.deaths_in_a_row = 0  # without a row that ended between them
+        self.deaths_in_a_row = 0  # without a row that ended, or was found guilty, between them
+        self.killers_in_a_row = 0  # guilty rows without one that ended between them
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
         self._reset()
@@ -49,6 +50,7 @@ class Slot:
         self.segment = segment
         self.channel, theirs = Channel.pair()
         with theirs, (self.folder / "stderr.log").open("ab") as log:
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tts_batch.run.worker", str(theirs.fileno())],
                 env={**os.environ, **self.device.environment},
@@ -107,6 +109,6 @@ class Slot:
     def _last_lines(self, count: int = 3) -> str:
         log = self.folder / "stderr.log"
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 8192))
+            file.seek(max(self._log_start, log.stat().st_size - 8192))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()[-count:]
         return f"; its last lines in {log}: " + " | ".join(lines) if lines else ""

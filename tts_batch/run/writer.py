@@ -70,7 +70,6 @@ class ClipWriter:
         """Commit what is queued and end the thread."""
         self._queue.put(None)
         self._thread.join()
-        self._segment.close()
 
     def _run(self) -> None:
         try:
@@ -78,6 +77,8 @@ class ClipWriter:
                 self._committed(self._commit(group))
         except Exception as error:
             self._broken(error)
+        finally:
+            self._segment.close()
 
     def _collect(self) -> list[_Entry]:
         """Wait for a row, then for more until the group is full or a second old; empty after `close`."""

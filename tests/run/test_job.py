@@ -1,0 +1,232 @@
+"""Whole runs with real worker processes: what ends ok, what fails and why, and that each row ends once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.run.support import journalled, make_config, make_rows, processes_of, read_manifest, snapshot
+from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.run.job import Limits, read_status, run_job
+
+Fake = Callable[..., None]
+SHORT = Limits(start_s=20, stall_s=2.0, stall_frame_s=0.0, close_s=2.0, stop_s=1.0)
+
+
+def test_a_run(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, [{**row, "score": n} for n, row in enumerate(make_rows(12))], save_codes=True)
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.failed, summary.made) == (ExitStatus.OK, 12, 0, 12)
+    assert summary.audio_s == pytest.approx(sum(row["duration_s"] for row in read_manifest(config.out)))
+    for n, row in enumerate(read_manifest(config.out)):
+        assert (row["row_index"], row["id"], row["score"], row["status"]) == (n, f"row-{n}", n, "ok")
+        info = soundfile.info(config.out / row["audio"])
+        assert (info.samplerate, info.subtype, info.duration) == (24_000, "PCM_16", pytest.approx(row["duration_s"]))
+        assert np.load(config.out / row["codes"]).shape == (row["num_frames"], 16)
+        assert (row["attempts"], row["attempt_seeds"]) == (1, [row["seed"]])
+        assert (row["engine"], row["runner"], row["model"]) == ("tests.fake_engine:create", "fake", "tiny-random")
+    assert not (config.out / "run.lock").exists()
+    run = json.loads((config.out / "run.json").read_text())
+    assert (run["state"], run["summary"]["ok"], run["versions"]["python"]) == ("finished", 12, sys.version.split()[0])
+
+
+def test_this_process_never_loads_torch() -> None:
+    """In a process of its own: others in this one may."""
+    import subprocess
+
+    program = "import sys, tts_batch.run.job; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_the_same_command_again_makes_nothing_and_starts_nothing(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path)
+    run_job(config)
+    before = snapshot(config.out)
+    fake(fail_start="no worker may start")
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.made) == (ExitStatus.OK, 12, 0)
+    assert snapshot(config.out) == before
+
+
+FAULTS = {
+    "missing": "engine_error",
+    "non_finite": "non_finite",
+    "empty": "empty_audio",
+    "none": "empty_audio",
+    "silent": "silent_output",
+    "length": "codec_budget_exhausted",
+    "at_budget": "codec_budget_exhausted",
+    "over_budget": "engine_error",
+    "loop": "repetitive_generation",
+    "strange": "engine_error",
+    "error": "ref_unreadable",
+}
+HARMLESS = ("late", "swapped", "repeated", "unknown", "loud")
+
+
+def test_twelve_bad_rows_among_a_hundred(tmp_path: Path, fake: Fake) -> None:
+    """Eleven of the engine's kinds and one of the table's; the five harmless kinds change nothing."""
+    rows = make_rows(100)
+    rows[50]["text"] = "  "
+    faults = {f"row-{3 + 8 * n}": fault for n, fault in enumerate(FAULTS)}
+    fake(faults=faults | {f"row-{4 + 8 * n}": fault for n, fault in enumerate(HARMLESS)})
+    config = make_config(tmp_path, rows)
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.failed) == (ExitStatus.SOME_FAILED, 88, 12)
+    found = {row["id"]: row["reason"] for row in read_manifest(config.out) if row["status"] == "failed"}
+    assert found == {row_id: FAULTS[fault] for row_id, fault in faults.items()} | {"row-50": "empty_text"}
+    assert all(count == 1 for count in journalled(config.out).values())
+    assert len(list(config.out.glob("*/*.wav"))) == 88
+    assert next(row for row in read_manifest(config.out) if row["id"] == "row-36")["clipped_samples"] > 0
+    fake()
+    clean = make_config(tmp_path, rows, out=tmp_path / "clean")
+    run_job(clean)
+    with_faults, without = snapshot(config.out), snapshot(clean.out)
+    for row_id in (f"row-{4 + 8 * n}" for n in range(4)):  # late, swapped, repeated, unknown: the very same clips
+        assert with_faults[row_id] == without[row_id]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("kill", "worker_crash"), ("raise", "worker_crash"), ("oom", "out_of_memory")]
+)
+def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: str, reason: str) -> None:
+    fake(faults={"row-3": fault, "row-9": fault})
+    config = make_config(tmp_path, 12)
+    summary = run_job(config)
+    assert summary.exit_status == ExitStatus.SOME_FAILED
+    failed = {row["id"]: row for row in read_manifest(config.out) if row["status"] == "failed"}
+    assert {row_id: row["reason"] for row_id, row in failed.items()} == {"row-3": reason, "row-9": reason}
+    if fault == "kill":
+        assert "SIGKILL" in failed["row-3"]["message"]
+        assert "about to die on row-3" in failed["row-3"]["message"]
+    else:
+        assert "CUDA" in failed["row-3"]["message"]
+    assert all(count == 1 for count in journalled(config.out).values())
+    assert run_job(config).made == 0  # the verdict stands
+
+
+def test_a_hanging_row_is_found_stalled(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "hang"}, slots=2)
+    config = make_config(tmp_path, 4)
+    summary = run_job(config, limits=SHORT)
+    assert (summary.ok, summary.reasons) == (3, {"stalled": 1})
+    assert not processes_of(config.out)
+
+
+def test_a_worker_that_dies_once_costs_nothing(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-3": "kill_once", "row-8": "raise_once"})
+    config = make_config(tmp_path, 12)
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok) == (ExitStatus.OK, 12)
+    assert all(count == 1 for count in journalled(config.out).values())
+
+
+def test_attempts_use_derived_seeds_but_never_change_a_given_one(tmp_path: Path, fake: Fake) -> None:
+    rows = make_rows(4)
+    rows[2]["seed"] = 7
+    fake(faults={"row-1": "silent_once", "row-2": "silent_once", "row-3": "length"})
+    config = make_config(tmp_path, rows, attempts=3)
+    run_job(config)
+    _, once, given, always = read_manifest(config.out)
+    assert (once["status"], once["attempts"], once["seed"]) == ("ok", 2, once["attempt_seeds"][1])
+    assert (given["status"], given["attempts"], given["attempt_seeds"]) == ("failed", 1, [7])
+    assert (always["reason"], always["attempts"], len(set(always["attempt_seeds"]))) == ("codec_budget_exhausted", 3, 3)
+
+
+def test_an_engine_that_cannot_start_ends_the_run(tmp_path: Path, fake: Fake) -> None:
+    fake(fail_start="no such device here")
+    config = make_config(tmp_path)
+    with pytest.raises(CannotContinueError, match=r"cannot start.*no such device here"):
+        run_job(config)
+    assert [row["status"] for row in read_manifest(config.out)] == ["pending"] * 12
+    assert read_status(config.out)["state"] == "failed"
+    with pytest.raises(CannotContinueError, match="factory"):
+        run_job(make_config(tmp_path, engine="tests.fake_engine:nothing", overwrite=True))
+
+
+def test_an_engine_that_starts_too_slowly_ends_the_run(tmp_path: Path, fake: Fake) -> None:
+    fake(start_s=60)
+    with pytest.raises(CannotContinueError, match="not open after 1 s"):
+        run_job(make_config(tmp_path), limits=Limits(start_s=1.0))
+
+
+def test_workers_that_die_without_end_are_given_up(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={f"row-{n}": "kill" for n in range(12)})
+    with pytest.raises(CannotContinueError, match=r"No worker is left.*SIGKILL"):
+        run_job(make_config(tmp_path), limits=Limits(killers_in_a_row=2))
+
+
+def test_an_engine_that_does_not_close_is_ended(tmp_path: Path, fake: Fake) -> None:
+    fake(close_s=600, children=True)
+    config = make_config(tmp_path)
+    assert run_job(config, limits=SHORT).exit_status == ExitStatus.OK
+    assert not processes_of(config.out)
+
+
+def test_two_devices_share_a_table(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-17")
+    fake(row_s=0.02)
+    config = make_config(tmp_path, 40, device="cuda")
+    assert run_job(config).ok == 40
+    assert all(count == 1 for count in journalled(config.out).values())
+    made = [len(path.read_bytes().splitlines()) for path in sorted(config.out.glob("journal/w*/*.jsonl"))]
+    assert len(made) == 2
+    assert min(made) > 5
+
+
+def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) -> None:
+    rows: list[dict[str, Any]] = make_rows(6)
+    for row in rows[::2]:
+        del row["speaker"]
+        row["instruct"] = "An old man with a calm voice."
+    config = make_config(tmp_path, rows)
+    assert run_job(config).ok == 6
+    assert [row["task"] for row in read_manifest(config.out)] == ["voice_design", "custom_voice"] * 3
+    assert len(list(config.out.glob("journal/w0/*.jsonl"))) == 2
+
+
+def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tests.run.test_references import wav_bytes
+
+    table = pa.table(
+        {"id": ["a", "b"], "text": ["Hello there."] * 2, "ref_audio": [wav_bytes()] * 2, "ref_text": ["some words"] * 2}
+    )
+    pq.write_table(table, tmp_path / "clone.parquet")
+    config = make_config(tmp_path, data=(str(tmp_path / "clone.parquet"),))
+    assert run_job(config).ok == 2
+    assert all(row["ref_audio"].startswith("sha256:") for row in read_manifest(config.out))
+    assert not (config.out / "journal" / "references").exists()
+
+
+def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path)
+    with pytest.raises(UsageError, match="shard"):
+        run_job(config.model_copy(update={"shard": "1/2"}))
+    with pytest.raises(UsageError, match="no rows"):
+        (tmp_path / "empty.csv").write_text("id,text\n")
+        run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))
+    assert not config.out.exists()
+    with pytest.raises(UsageError, match="no run folder"):
+        read_status(tmp_path)
+
+
+def test_status_counts_from_the_journal(tmp_path: Path, fake: Fake) -> None:
+    rows = make_rows(5)
+    rows[1]["text"] = ""
+    fake(faults={"row-2": "silent"})
+    config = make_config(tmp_path, rows)
+    run_job(config)
+    status = read_status(config.out)
+    assert (status["state"], status["rows"], status["ok"], status["failed"]) == ("finished", 5, 3, 2)
+    assert (status["pending"], os.fspath(config.out)) == (0, str(tmp_path / "out"))

@@ -1,0 +1,55 @@
+"""References travel under their content's key and are gone after the run."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tts_batch.records import RefAudio
+from tts_batch.run import references
+from tts_batch.run.references import ReferenceSpool, reference_from
+
+TONE = (0.3 * np.sin(np.arange(48_000) / 10)).astype(np.float32)
+
+
+def wav_bytes() -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, TONE, 24_000, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()
+
+
+def test_every_form_arrives(tmp_path: Path) -> None:
+    file = tmp_path / "voice.wav"
+    file.write_bytes(wav_bytes())
+    spool = ReferenceSpool(tmp_path / "spool")
+    forms = [
+        RefAudio(path=str(file), label="voice.wav"),
+        RefAudio(data=wav_bytes(), label="sha256:1"),
+        RefAudio(array=TONE, sampling_rate_hz=24_000, label="sha256:2"),
+    ]
+    for number, form in enumerate(forms):
+        reference = reference_from(spool.pin(f"key{number}", form, "words"))
+        assert reference is not None
+        assert (reference.key, reference.text) == (f"key{number}", "words")
+        assert np.array_equal(reference.load(), TONE)
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["key1", "key2"]  # a path is not copied
+    spool.remove()
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "MAX_SPOOLED", 2)
+    spool = ReferenceSpool(tmp_path)
+    for key in ("a", "b", "c", "a"):
+        spool.pin(key, RefAudio(data=b"x", label=key), None)
+    for key in ("a", "b", "c"):
+        spool.release(key)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]  # b was idle and the oldest
+    spool.pin("d", RefAudio(data=b"x", label="d"), None)
+    spool.release("a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
+    spool.release("a path's key, never pinned to a file")

@@ -1,0 +1,108 @@
+"""Clips reach the disk before their journal lines, in groups, and a full disk leaves nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tts_batch.run import writer as writer_module
+from tts_batch.run.journal import Outcome, read_outcomes, segment_path
+from tts_batch.run.writer import ClipWriter, DiskFullError
+
+
+class Ears:
+    """Hears what the writer tells."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[Outcome]] = []
+        self.error: Exception | None = None
+        self.broke = threading.Event()
+
+    def committed(self, outcomes: list[Outcome]) -> None:
+        self.groups.append(outcomes)
+
+    def broken(self, error: Exception) -> None:
+        self.error = error
+        self.broke.set()
+
+
+def open_writer(out: Path) -> tuple[ClipWriter, Path, Ears]:
+    ears = Ears()
+    segment = segment_path(out / "journal", "w0", 1, 1)
+    return ClipWriter(out, segment, ears.committed, ears.broken), segment, ears
+
+
+def test_a_committed_row_is_on_the_disk(tmp_path: Path) -> None:
+    writer, segment, ears = open_writer(tmp_path)
+    writer.put(Outcome("a", "f", "i", "ok"), b"wav", b"codes")
+    writer.put(Outcome("b", "f", "i", "failed", reason="empty_audio"))
+    writer.close()
+    one, two = read_outcomes(segment)
+    assert (one.audio_bytes, two.audio, two.audio_bytes) == (3, None, 0)
+    assert one.audio is not None
+    assert one.codes is not None
+    assert (tmp_path / one.audio).read_bytes() == b"wav"
+    assert (tmp_path / one.codes).read_bytes() == b"codes"
+    assert ears.groups == [[one, two]]
+    assert not list(tmp_path.glob("journal/w0/tmp/*"))
+
+
+def test_a_row_waits_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GROUP_S", 0.1)
+    writer, _, ears = open_writer(tmp_path)
+    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
+    for _ in range(100):
+        if ears.groups:
+            break
+        threading.Event().wait(0.05)
+    assert len(ears.groups) == 1
+    writer.close()
+
+
+def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GROUP_ROWS", 3)
+    writer, _, ears = open_writer(tmp_path)
+    for number in range(7):
+        writer.put(Outcome(f"r{number}", "f", "i", "failed"))
+    writer.close()
+    assert [len(group) for group in ears.groups] == [3, 3, 1]
+
+
+def fail_with(number: int, fails: Callable[[int], bool]) -> Callable[[int], None]:
+    calls = iter(range(10**6))
+
+    def fsync(descriptor: int) -> None:
+        if fails(next(calls)):
+            raise OSError(number, os.strerror(number))
+
+    return fsync
+
+
+def test_one_bad_write_fails_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, segment, _ = open_writer(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO, lambda call: call == 0))
+    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
+    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    writer.close()
+    one, two = read_outcomes(segment)
+    assert (one.status, one.reason, one.audio, one.audio_bytes) == ("failed", "write_failed", None, 0)
+    assert two.status == "ok"
+
+
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_a_full_disk_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Places: the first clip, the second, the journal itself (after two clips, two folders and the run folder)."""
+    monkeypatch.setattr(writer_module, "GROUP_S", 0.05)
+    writer, segment, ears = open_writer(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, lambda call: call >= place))
+    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
+    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    assert ears.broke.wait(10)
+    assert isinstance(ears.error, DiskFullError)
+    assert ears.groups == []
+    assert segment.read_bytes() == b""  # no line, whole or torn

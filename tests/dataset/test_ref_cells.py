@@ -75,7 +75,7 @@ def test_b63_data_uris_that_are_broken(uri: str) -> None:
 
 
 def test_b63_bare_base64_is_a_path_that_is_not_there() -> None:
-    ref = parse(base64.b64encode(bytes(range(256))).decode())
+    ref = parse(base64.b64encode(bytes(9000)).decode())  # one name of 12,000 characters
     assert ref is not None and ref.path is not None
     with pytest.raises(RowError) as caught:
         content_key(ref)
@@ -102,7 +102,9 @@ def test_b64_urls_are_refused_with_a_sentence(url: str) -> None:
         ({"array": [0.1], "sampling_rate": float("nan")}, "ref_unreadable"),
         ({"array": [[0.1], [0.1, 0.2]], "sampling_rate": 8000}, "ref_unreadable"),
         ({"array": ["x"], "sampling_rate": 8000}, "ref_unreadable"),
+        ({"path": 5}, "ref_unreadable"),
         ("file://elsewhere/a.wav", "ref_missing"),
+        ("a\ud800.wav", "ref_missing"),
         ("a\0.wav", "ref_missing"),
     ],
     ids=repr,

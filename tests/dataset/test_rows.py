@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.dataset.support import ReadRows, reasons
 from tts_batch.dataset.cells import is_empty
+from tts_batch.dataset.columns import COLUMNS
 from tts_batch.dataset.languages import LANGUAGES, parse_language
 from tts_batch.dataset.spoken_text import has_speech
 from tts_batch.errors import RowError, UsageError
@@ -247,6 +248,32 @@ def test_twelve_bad_rows_of_different_kinds_among_a_hundred(read: ReadRows) -> N
     rows = from_dicts(read, *({"id": f"r{i}", "text": "Fine."} | bad.get(i, ({}, ""))[0] for i in range(100)))
     assert {i: reason for i, reason in enumerate(reasons(rows)) if reason} == {i: why for i, (_, why) in bad.items()}
     assert all(row.failure.message for row in rows if row.failure)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()), max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["bytes", "path", "array", "x"]), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@given(row=st.dictionaries(st.sampled_from([*COLUMNS, "extra"]), _JSON))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_no_cell_ends_the_reading(read: ReadRows, row: dict[str, Any]) -> None:
+    first, _ = from_dicts(read, {"text": "a"} | row, {"text": "b"})
+    message = first.failure.message if first.failure else ""
+    shown = [first.id, first.text, first.speaker, first.instruct, first.ref_text, message, first.extras.get("extra")]
+    assert all(isinstance(part, str) and part.encode() is not None for part in shown if isinstance(part, str))
+
+
+@given(body=st.binary(max_size=60), suffix=st.sampled_from(["csv", "tsv", "txt", "jsonl"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+def test_no_bytes_end_the_reading(read: ReadRows, body: bytes, suffix: str) -> None:
+    head = {"csv": b"id,text\n", "tsv": b"id\ttext\n", "txt": b"id|text\n", "jsonl": b'{"id": "0", "text": "a"}\n'}
+    for row in read.written(f"t.{suffix}", head[suffix] + body):
+        assert row.failure or row.text
 
 
 @given(st.text())

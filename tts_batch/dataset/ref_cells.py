@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from tts_batch.dataset.cells import parse_string
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
@@ -52,7 +53,7 @@ class RefCells:
         )
 
     def _from_string(self, cell: str) -> RefAudio | None:
-        text = cell.strip()
+        text = (parse_string(cell, "ref_audio", "ref_missing") or "").strip()
         if not text:
             return None
         scheme = _SCHEME.match(text)
@@ -76,23 +77,23 @@ class RefCells:
     def _from_path(self, written: str, label: str) -> RefAudio:
         if "\0" in written:
             raise RowError("ref_missing", "ref_audio holds a NUL character, which no path can.")
-        path = self._absolute(Path(os.path.expanduser(written)), label)
+        path = self._absolute(os.path.expanduser(written), label)
         if self._root is not None:
-            path = path.resolve()  # and this path is the one opened, so that no link leads elsewhere
-            if not path.is_relative_to(self._root):
+            path = os.path.realpath(path)  # and this path is the one opened, so that no link leads elsewhere
+            if not Path(path).is_relative_to(self._root):
                 raise RowError("ref_forbidden", f"ref_audio {_short(label)} lies outside --audio-root {self._root}.")
-        return RefAudio(path=str(path), label=label)
+        return RefAudio(path=path, label=label)
 
-    def _absolute(self, path: Path, label: str) -> Path:
-        if path.is_absolute():
+    def _absolute(self, path: str, label: str) -> str:
+        if os.path.isabs(path):
             return path
         starts = [start for start in (self._folder, self._root) if start is not None]
         if not starts:
             raise RowError(
                 "ref_missing", f"ref_audio {_short(label)} is relative, but the table is remote: give --audio-root."
             )
-        candidates = [start / path for start in starts]
-        return next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+        candidates = [os.path.join(start, path) for start in starts]
+        return next(filter(os.path.exists, candidates), candidates[0])
 
     def _from_struct(self, cell: Mapping[str, Any]) -> RefAudio | None:
         if cell.get("bytes") is not None:
@@ -100,8 +101,8 @@ class RefCells:
         if cell.get("array") is not None:
             return _from_samples(cell["array"], cell.get("sampling_rate"))
         path = cell.get("path")
-        if isinstance(path, str):
-            return self._from_string(path)
+        if path is not None:
+            return self.parse(str(path) if isinstance(path, str | os.PathLike) else path)
         if cell and not {"bytes", "array", "path"} & cell.keys():
             raise RowError(
                 "ref_unreadable", f"ref_audio has the fields {', '.join(cell)}: it needs bytes, path or array."

@@ -1,0 +1,128 @@
+"""make_plan and iter_planned on whole inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.plan.support import Planner, reasons
+from tts_batch.errors import UsageError
+from tts_batch.plan.planner import iter_planned, make_plan
+
+PRESET = {"text": "Hello there, this is a test.", "speaker": "vivian", "language": "en"}
+CLONE = {"text": "a", "ref_audio": "ref.wav", "ref_text": "What it says."}
+
+
+def test_a_plan_counts_everything(planner: Planner) -> None:
+    plan = planner.plan(*[PRESET] * 5, {"text": ""}, {**PRESET, "language": "xx"}, {**PRESET, "seed": -1}, CLONE)
+    assert (plan.num_rows, plan.num_failed, plan.num_planned) == (9, 3, 6)
+    assert plan.failures == {"empty_text": 1, "bad_language": 1, "bad_seed": 1}
+    assert [row.row_index for row in plan.examples] == [5, 6, 7]
+    assert 0 < plan.expected_audio_s < 60
+    assert plan.budget_frames >= 6 * 192
+    assert plan.expected_end_token_failures == pytest.approx(6 * 0.0034)
+    shown = json.loads(json.dumps(plan.to_dict()))
+    assert shown["examples"][0]["reason"] == "empty_text"
+    assert [model["rows"] for model in shown["models"]] == [5, 1]
+
+
+def test_planned_rows_stream_in_input_order_with_the_failed_ones(planner: Planner) -> None:
+    config = planner.config({**PRESET, "id": "a", "mood": "calm"}, {"id": "b", "text": " "}, {**CLONE, "id": "c"})
+    plan = make_plan(config)
+    first, again = list(iter_planned(config, plan)), list(iter_planned(config, plan))
+    assert [item.row.id for item in first] == ["a", "b", "c"]
+    assert [item.fingerprint for item in first] == [item.fingerprint for item in again]
+    assert first[0].row.extras == {"mood": "calm"}
+    assert first[0].model_group is plan.groups[0].model
+    assert (first[1].model_group, first[1].fingerprint) == (None, "")
+    assert len({item.fingerprint for item in first}) == 3
+    assert first[2].reference_key is not None and len(first[2].reference_key) == 64
+
+
+def test_an_input_without_rows_is_a_usage_error(planner: Planner) -> None:
+    (planner.folder / "t.jsonl").write_text("\n")
+    with pytest.raises(UsageError):
+        planner.plan()
+
+
+def test_budgets_by_text_row_and_run(planner: Planner) -> None:
+    long_text = "This is a rather long sentence, " * 20
+    by_text = planner.rows(PRESET, {**PRESET, "text": long_text}, {**PRESET, "max_frames": 7})
+    assert by_text[0].max_frames == 192
+    assert by_text[1].max_frames == 12 * by_text[1].num_text_tokens > 192
+    assert by_text[2].max_frames == 7
+    by_run = planner.rows(PRESET, {**PRESET, "max_frames": 7}, max_frames=3600)
+    assert [item.max_frames for item in by_run] == [3600, 7]  # b05: what the user says, no hidden cap
+
+
+def test_text_beyond_what_a_clip_can_hold(planner: Planner) -> None:
+    planned = planner.rows({**PRESET, "text": "word " * 20_000}, {**PRESET, "max_frames": 40_000})
+    assert reasons(planned) == ["text_too_long", "bad_row"]
+    failure = planned[0].row.failure
+    assert failure is not None and "8191 frames (655 s)" in failure.message
+
+
+def test_b18_runs_of_equal_letters_are_bounded(planner: Planner) -> None:
+    planned = planner.rows({**PRESET, "text": "7" * 500}, {**PRESET, "text": "The same sentence. " * 100})
+    assert all(192 <= item.max_frames <= 8191 for item in planned)
+
+
+def test_b22_a_transcript_that_does_not_fit_is_remarked(planner: Planner) -> None:
+    assert any("does not fit the length" in note for note in planner.plan({**CLONE, "ref_text": "word " * 80}).notes)
+    assert not planner.plan(CLONE).notes
+
+
+def test_b07_extreme_sampling_is_remarked(planner: Planner) -> None:
+    assert any("--temperature 0.1 is extreme" in note for note in planner.plan(PRESET, temperature=0.1).notes)
+
+
+def test_references_fail_by_their_header_before_any_model_loads(planner: Planner) -> None:
+    soundfile.write(planner.folder / "short.wav", np.zeros(2400), 24_000)
+    soundfile.write(planner.folder / "long.wav", np.zeros(130 * 8000), 8000)
+    (planner.folder / "page.wav").write_text("<html>404</html>")
+    names = ["ref.wav", "short.wav", "long.wav", "page.wav", "gone.wav"]
+    planned = planner.rows(*({**CLONE, "ref_audio": name} for name in names))
+    assert reasons(planned) == [None, "ref_too_short", "ref_too_long", "ref_unreadable", "ref_missing"]
+
+
+def test_b54_remarks_on_columns_reach_the_plan(planner: Planner) -> None:
+    assert any(
+        "did you mean 'language'" in note
+        for note in planner.plan({"text": "a", "speaker": "ryan", "langauge": 1}).notes
+    )
+
+
+def test_planning_loads_no_torch(planner: Planner) -> None:
+    planner.config(PRESET, CLONE)
+    program = (
+        "import sys; from pathlib import Path; from tts_batch.config import JobConfig;"
+        "from tts_batch.plan.planner import iter_planned, make_plan;"
+        f"config = JobConfig(data=({str(planner.folder / 't.jsonl')!r},), out=Path('out'), model='tiny');"
+        "plan = make_plan(config); assert len(list(iter_planned(config, plan))) == 2;"
+        "assert plan.num_failed == 0;"
+        "print({'torch', 'librosa', 'transformers', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_memory_does_not_grow_with_the_rows(planner: Planner) -> None:
+    """Only the ids stay, as hashes."""
+    import tracemalloc
+
+    peaks = []
+    for count in (500, 3000):
+        config = planner.config(*({**PRESET, "id": f"row-{i}"} for i in range(count)))
+        tracemalloc.start()
+        make_plan(config)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 2500 * 400  # bytes

@@ -11,7 +11,7 @@ from torch import nn
 
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig, read_json
-from tts_batch.model.prompt import build_prompt
+from tts_batch.model.prompt import build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
@@ -70,7 +70,8 @@ def test_a_random_model_stays_finite(dtype: torch.dtype) -> None:
     checkpoint = resolve_checkpoint(str(build_tiny("tiny-random", "voice_design")))
     tokenizer = TextTokenizer(checkpoint.path)
     model = Qwen3TTS.random(checkpoint.config, checkpoint.codec, tokenizer, "cpu", dtype, seed=3)
-    prompt = build_prompt(model, text="Hello.", task="voice_design", instruct="A deep voice.")
-    assert prompt.embeds.dtype == dtype
-    assert prompt.embeds.isfinite().all()
+    prompt = build_prompt(model.config, tokenizer, text="Hello.", task="voice_design", instruct="A deep voice.")
+    embeds = embed_prompt(model.talker, prompt, None, None)
+    assert embeds.dtype == dtype
+    assert embeds.isfinite().all()
     assert model.speech_tokenizer.decode(torch.zeros(3, 16, dtype=torch.int64)).isfinite().all()

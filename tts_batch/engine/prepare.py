@@ -30,23 +30,24 @@ class Preparer:
         if request.task == "base" and self._model.config.kind == "base" and request.reference is not None:
             x_vector, ref_codes = self._references.encode(request.reference, with_codes=not request.x_vector_only)
         prompt = build_prompt(
-            self._model,
+            self._model.config,
+            self._model.text_tokenizer,
             text=request.text,
             task=request.task,
             language=request.language,
             speaker=request.speaker,
             instruct=request.instruct,
             ref_text=request.reference.text if request.reference else None,
-            ref_codes=ref_codes,
-            x_vector=x_vector,
+            num_ref_frames=None if ref_codes is None else len(ref_codes),
+            has_x_vector=x_vector is not None,
             x_vector_only=request.x_vector_only,
             non_streaming=request.non_streaming,
         )
         positions = self._model.config.talker.max_position_embeddings
-        if len(prompt.embeds) + request.max_frames > positions:
+        if prompt.num_tokens + request.max_frames > positions:
             raise PromptError(
                 "text_too_long",
-                f"the prompt takes {len(prompt.embeds)} positions and the budget {request.max_frames}; "
+                f"the prompt takes {prompt.num_tokens} positions and the budget {request.max_frames}; "
                 f"the model has {positions}: shorten the text or lower the budget.",
             )
         now_s = time.monotonic()
@@ -54,11 +55,12 @@ class Preparer:
             request=request,
             prompt=prompt,
             ref_codes=ref_codes,
+            x_vector=x_vector,
             expected_frames=min(request.max_frames, FRAMES_PER_TEXT_TOKEN * prompt.num_text_tokens),
             ready_at_s=now_s,
             metrics={
                 "prepare_s": now_s - started_s,
-                "prompt_tokens": len(prompt.embeds),
+                "prompt_tokens": prompt.num_tokens,
                 "text_tokens": prompt.num_text_tokens,
             },
         )

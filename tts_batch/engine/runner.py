@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRow:
-    """A request with everything that decoding needs, on the device."""
+    """A request with everything that decoding needs; tensors on the device."""
 
     request: SpeechRequest
     prompt: Prompt
     ref_codes: Tensor | None  # int64 [ref_frames, 16], for in-context cloning
+    x_vector: Tensor | None  # [H], for task "base"
     expected_frames: int  # a guess, to put rows of like length together
     ready_at_s: float  # time.monotonic() when prepared
     metrics: Mapping[str, float]

@@ -13,6 +13,7 @@ from tts_batch.engine.kv_cache import DenseKVCache
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
+from tts_batch.model.prompt import embed_prompt
 
 if TYPE_CHECKING:
     from tts_batch.model.layers import DecoderStack
@@ -100,21 +101,21 @@ class _Batch:
         self._sampling = SamplingTable.build([row.request.sampling for row in rows], device)
         self._seeds = seed_words([row.request.seed for row in rows], device)
 
-        # Each row's text vectors, then tts_pad for ever: the last column is always tts_pad.
-        longest = max(len(row.prompt.trailing) for row in rows)
-        self._text = model.prompt_vectors.tts_pad.repeat(len(rows), longest + 1, 1)
-        for text, row in zip(self._text, rows, strict=True):
-            text[: len(row.prompt.trailing)] = row.prompt.trailing
+        # The vectors of each row's trailing text, then tts_pad for ever: the last column is always tts_pad.
+        pad_id = model.config.tts_pad_token_id
+        longest = max(len(row.prompt.trailing_ids) for row in rows)
+        queues = [[*row.prompt.trailing_ids, *[pad_id] * (longest + 1 - len(row.prompt.trailing_ids))] for row in rows]
+        self._text = self._talker.project_text(torch.tensor(queues, device=device))
 
     def prefill(self) -> None:
         """Run all prompts; `_hidden` [rows, H] then holds the state that the first frame is sampled from."""
         self._started_s = time.monotonic()
         stack = self._talker.stack
-        lengths = [len(row.prompt.embeds) for row in self.rows]
+        lengths = [row.prompt.num_tokens for row in self.rows]
         self._cache = _cache_for(stack, len(lengths), capacity=max(lengths) + 1)
         self._lengths = torch.tensor(lengths, device=self._device)
         self._longest = max(lengths)
-        embeds = torch.cat([row.prompt.embeds for row in self.rows])
+        embeds = torch.cat([embed_prompt(self._talker, row.prompt, row.ref_codes, row.x_vector) for row in self.rows])
         positions = torch.cat([torch.arange(length, device=self._device) for length in lengths])
         hidden = stack(embeds, *stack.rotary(positions), self._cache.prefill(lengths))
         self._hidden = hidden[self._lengths.cumsum(0) - 1]

@@ -1,10 +1,11 @@
-"""From a request's words and voice to the talker's input vectors, in the official layouts."""
+"""From a request's words and voice to the talker's prompt, in the official layouts: ids only, no tensor.
+
+Every prompt position adds a text part and a codec part; `embed_prompt` turns the ids into vectors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from tts_batch.model.config import ModelConfig
 from tts_batch.model.talker import Talker
 from tts_batch.model.text_tokenizer import TextTokenizer
 
-if TYPE_CHECKING:
-    from tts_batch.model.qwen3_tts import Qwen3TTS
+NOTHING, X_VECTOR, REF_FRAME = -1, -2, -3
+"""Ids below 0: a part that is not there, the speaker's x-vector, the next frame of the reference."""
 
 
 class PromptError(Exception):
@@ -26,50 +27,42 @@ class PromptError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the talker starts from.
+    """What the talker starts from, position by position.
 
-    `embeds` [L, H] is the prefill. `trailing` [Tt, H], Tt >= 1, is added to the frame vectors one by one while
-    decoding; after it comes the tts_pad vector, for ever. `effective` says what was really applied: `language`
-    ("auto", or the name of the tag), `speaker` and `instruct`, the last two only if there is one in the prompt.
+    `trailing_ids` is the text that goes with the generated frames, one id a frame; after it comes tts_pad, for ever.
+    `effective` says what was really applied: `language` ("auto", or the name of the tag), `speaker` and `instruct`,
+    the last two only if there is one in the prompt.
     """
 
-    embeds: Tensor
-    trailing: Tensor
+    text_ids: tuple[int, ...]  # a text id or NOTHING
+    codec_ids: tuple[int, ...]  # a first-codebook id, NOTHING, X_VECTOR or REF_FRAME
+    trailing_ids: tuple[int, ...]
     effective: dict[str, str]
     num_text_tokens: int
 
+    @property
+    def num_tokens(self) -> int:
+        """How many positions the prompt takes."""
+        return len(self.text_ids)
 
-class PromptVectors:
-    """The vectors that no request changes, computed once per model. All are [n, H]."""
 
-    def __init__(self, talker: Talker, config: ModelConfig, tokenizer: TextTokenizer) -> None:
-        codec = talker.config
-
-        def text(ids: Sequence[int]) -> Tensor:
-            return talker.project_text(torch.tensor(ids, device=talker.device))
-
-        def code0(*ids: int) -> Tensor:
-            return talker.embed_code0(torch.tensor(ids, device=talker.device))
-
-        self.assistant = text([config.im_start_token_id, *tokenizer.encode("assistant\n")])
-        self.user = text([config.im_start_token_id, *tokenizer.encode("user\n")])
-        self.end = text([config.im_end_token_id, *tokenizer.encode("\n")])
-        self.tts_pad, self.tts_bos, self.tts_eos = text(
-            [config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id]
-        ).split(1)
-        self.codec_pad, self.codec_bos = code0(codec.codec_pad_id, codec.codec_bos_id).split(1)
-        self.speakers = {name: code0(row) for name, row in config.speakers.items()}
-        self.languages = {
-            name: code0(codec.codec_think_id, codec.codec_think_bos_id, row, codec.codec_think_eos_id)
-            for name, row in config.languages.items()
-        }
-        self.languages["auto"] = code0(codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id)
+def embed_prompt(talker: Talker, prompt: Prompt, ref_codes: Tensor | None, x_vector: Tensor | None) -> Tensor:
+    """The prompt's vectors [num_tokens, H]: ref_codes [T, 16] and x_vector [H] stand where the prompt names them."""
+    text_ids, codec_ids = (torch.tensor(ids, device=talker.device) for ids in (prompt.text_ids, prompt.codec_ids))
+    vectors = talker.project_text(text_ids.clamp(min=0)).masked_fill((text_ids == NOTHING)[:, None], 0)
+    codec = talker.embed_code0(codec_ids.clamp(min=0)).masked_fill((codec_ids < 0)[:, None], 0)
+    if x_vector is not None:
+        codec[codec_ids == X_VECTOR] = x_vector.to(codec)
+    if ref_codes is not None and REF_FRAME in prompt.codec_ids:
+        codec[codec_ids == REF_FRAME] = talker.embed_frames(ref_codes.to(talker.device, torch.long))
+    return vectors + codec
 
 
 def build_prompt(
-    model: Qwen3TTS,
+    config: ModelConfig,
+    tokenizer: TextTokenizer,
     *,
     text: str,
     task: str,
@@ -77,20 +70,20 @@ def build_prompt(
     speaker: str | None = None,
     instruct: str | None = None,
     ref_text: str | None = None,
-    ref_codes: Tensor | None = None,
-    x_vector: Tensor | None = None,
+    num_ref_frames: int | None = None,
+    has_x_vector: bool = False,
     x_vector_only: bool = False,
     non_streaming: bool | None = None,
 ) -> Prompt:
     """Build the prompt of one request.
 
-    `ref_codes` [T, 16] and `x_vector` [H] are the reference of task "base". What the task has no place for is left
-    out, as the official package does, and missing in `effective`: a speaker outside CustomVoice, an instruct for
-    Base and for the 0.6B CustomVoice. `non_streaming` None is the official default: False for "base", else True.
+    `num_ref_frames` and `has_x_vector` say what is known of the reference of task "base". What the task has no place
+    for is left out, as the official package does, and missing in `effective`: a speaker outside CustomVoice, an
+    instruct for Base and for the 0.6B CustomVoice. `non_streaming` None is the official default: False for "base",
+    else True.
 
     Raises PromptError when the request does not fit the model.
     """
-    config, vectors, tokenizer = model.config, model.prompt_vectors, model.text_tokenizer
     if task != config.kind:
         raise PromptError("wrong_task", f"task {task!r} needs a {task} checkpoint; this one is {config.kind}.")
     speaker = _built_in_speaker(config, speaker) if task == "custom_voice" else None
@@ -98,53 +91,64 @@ def build_prompt(
     if not config.takes_instruct:
         instruct = None
     icl = task == "base" and not x_vector_only
-    if task == "base" and (x_vector is None or (icl and ref_codes is None)):
+    if task == "base" and (not has_x_vector or (icl and num_ref_frames is None)):
         raise PromptError("ref_missing", "task 'base' needs a reference voice.")
     if icl and not ref_text:
         raise PromptError("ref_text_missing", "a reference needs its transcript, unless x_vector_only is set.")
-
-    instruct_ids = _encode(tokenizer, instruct) if instruct else []
-    ref_ids = _encode(tokenizer, ref_text) if icl and ref_text else []
     text_ids = _encode(tokenizer, text)
     if not text_ids:
         raise PromptError("empty_text", "the text is empty.")
-    ids = torch.tensor([*instruct_ids, *ref_ids, *text_ids], device=model.device)
-    instruct_vectors, spoken = model.talker.project_text(ids).tensor_split([len(instruct_ids)])
 
-    head = [vectors.user, instruct_vectors, vectors.end] if instruct else []
-    head += [vectors.assistant, vectors.tts_pad + vectors.languages[language]]
+    layout = _Layout()
+    im_start, im_end, tts_pad = config.im_start_token_id, config.im_end_token_id, config.tts_pad_token_id
+    if instruct:
+        user = [*tokenizer.encode("user\n"), *_encode(tokenizer, instruct)]
+        layout.add([im_start, *user, im_end, *tokenizer.encode("\n")], NOTHING)
+    layout.add([im_start, *tokenizer.encode("assistant\n")], NOTHING)
+    layout.add(tts_pad, _language_tag(config, language))
     if speaker:
-        head.append(vectors.tts_pad + vectors.speakers[speaker])
-    elif task == "base" and x_vector is not None:
-        head.append(vectors.tts_pad + x_vector.to(vectors.tts_pad))
-    head.append(vectors.tts_bos + vectors.codec_pad)
+        layout.add(tts_pad, [config.speakers[speaker]])
+    elif task == "base":
+        layout.add(tts_pad, [X_VECTOR])
+    layout.add([config.tts_bos_token_id], config.talker.codec_pad_id)
 
-    frames = None
-    if icl and ref_codes is not None:
-        frames = model.talker.embed_frames(ref_codes.to(model.device, torch.long))
-    if non_streaming is None:
-        non_streaming = task != "base"
-    body, trailing = (_whole_text if non_streaming else _streamed_text)(vectors, spoken, frames)
+    spoken = [*(_encode(tokenizer, ref_text) if icl and ref_text else ()), *text_ids, config.tts_eos_token_id]
+    codec = [config.talker.codec_bos_id, *[REF_FRAME] * (num_ref_frames or 0 if icl else 0)]
+    trailing: list[int] = []
+    if non_streaming or (non_streaming is None and task != "base"):
+        layout.add(spoken, config.talker.codec_pad_id)  # all text first, then the codec part
+        layout.add(tts_pad, codec)
+    else:
+        spoken, trailing = spoken[: len(codec)], spoken[len(codec) :]  # side by side
+        layout.add(spoken + [tts_pad] * (len(codec) - len(spoken)), codec)
     applied = {"language": language, "speaker": speaker, "instruct": instruct}
-    effective = {name: value for name, value in applied.items() if value}
-    return Prompt(torch.cat([*head, body]), trailing, effective, len(text_ids))
+    return Prompt(
+        text_ids=tuple(layout.text_ids),
+        codec_ids=tuple(layout.codec_ids),
+        trailing_ids=tuple(trailing),
+        effective={name: value for name, value in applied.items() if value},
+        num_text_tokens=len(text_ids),
+    )
 
 
-def _whole_text(vectors: PromptVectors, text: Tensor, frames: Tensor | None) -> tuple[Tensor, Tensor]:
-    """All text first, then the reference's frames if any: body and trailing text of the non-streaming layout."""
-    text = torch.cat([text, vectors.tts_eos]) + vectors.codec_pad
-    codec = vectors.codec_bos if frames is None else torch.cat([vectors.codec_bos, frames])
-    return torch.cat([text, codec + vectors.tts_pad]), vectors.tts_pad
+class _Layout:
+    """The two rows of ids; a single id is repeated beside a list."""
+
+    def __init__(self) -> None:
+        self.text_ids: list[int] = []
+        self.codec_ids: list[int] = []
+
+    def add(self, text: list[int] | int, codec: list[int] | int) -> None:
+        length = len(text) if isinstance(text, list) else len(codec) if isinstance(codec, list) else 1
+        self.text_ids += text if isinstance(text, list) else [text] * length
+        self.codec_ids += codec if isinstance(codec, list) else [codec] * length
 
 
-def _streamed_text(vectors: PromptVectors, text: Tensor, frames: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Text and codec side by side; the text that reaches beyond the codec part trails into decoding."""
-    text = torch.cat([text, vectors.tts_eos])
-    codec = vectors.codec_bos if frames is None else torch.cat([vectors.codec_bos, frames])
-    if len(text) > len(codec):
-        return text[: len(codec)] + codec, text[len(codec) :]
-    padding = vectors.tts_pad.expand(len(codec) - len(text), -1)
-    return torch.cat([text, padding]) + codec, vectors.tts_pad
+def _language_tag(config: ModelConfig, language: str) -> list[int]:
+    codec = config.talker
+    if language == "auto":
+        return [codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id]
+    return [codec.codec_think_id, codec.codec_think_bos_id, config.languages[language], codec.codec_think_eos_id]
 
 
 def _built_in_speaker(config: ModelConfig, speaker: str | None) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import nn
 
 from tts_batch.model.checkpoint import Checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig
-from tts_batch.model.prompt import PromptVectors
 from tts_batch.model.speaker_encoder import SpeakerEncoder
 from tts_batch.model.speech_tokenizer import SpeechTokenizer
 from tts_batch.model.talker import Talker
@@ -76,8 +73,3 @@ class Qwen3TTS:
     def device(self) -> torch.device:
         """Where the talker is."""
         return self.talker.device
-
-    @cached_property
-    def prompt_vectors(self) -> PromptVectors:
-        """The vectors that all prompts share. `tts_pad` [1, H] is also the text part after `Prompt.trailing`."""
-        return PromptVectors(self.talker, self.config, self.text_tokenizer)

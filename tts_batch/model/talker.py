@@ -35,8 +35,8 @@ class TextProjection(nn.Module):
 class Talker(nn.Module):
     """A position's input is a text part plus a codec part; both are H wide.
 
-    While decoding, the input after frame k is `embed_frames(codes of frame k)` plus the prompt's trailing text
-    vector k (`Prompt.trailing`), or the tts_pad vector once those are used up.
+    While decoding, the input after frame k is `embed_frames(codes of frame k)` plus the vector of the
+    prompt's trailing text id k (`Prompt.trailing_ids`), or of tts_pad once those are used up.
     """
 
     def __init__(self, config: TalkerConfig, code_predictor: CodePredictorConfig) -> None:

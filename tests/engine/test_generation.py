@@ -245,7 +245,7 @@ def test_a_slow_receiver_holds_the_intake_and_a_closing_one_is_not_waited_for() 
     assert len(pulled) <= 1 + 2 + 4 + 1
     started = time.monotonic()
     results.close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
 
 
 def test_what_the_request_source_raises_kills_the_generation_after_what_is_done() -> None:

@@ -1,5 +1,7 @@
 """The sampling pipelines equal the reference's processors, and draw with the reference's probabilities."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,11 +17,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from tests.golden.cases import SAMPLED_CASES
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
 
 VOCAB, EOS = 3_072, 2_150
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def reference_talker_scores(logits: torch.Tensor, history: list[int], params: SamplingParams) -> torch.Tensor:
@@ -92,6 +96,27 @@ def test_predictor_pipeline_equals_the_reference(seed: int, top_k: int, top_p: f
     scores = predictor_scores(logits, table)
     assert torch.equal(scores[0], logits[0])
     assert torch.equal(scores[1:], reference_warpers(temperature, top_k, top_p)(None, logits[1:]))
+
+
+@pytest.mark.parametrize("name", SAMPLED_CASES)
+def test_scores_of_the_official_package(name: str) -> None:
+    with np.load(GOLDEN / f"{name}.npz") as arrays:
+        golden = {key: torch.from_numpy(arrays[key]) for key in arrays if key != "meta"}
+    fields = SamplingParams.__dataclass_fields__
+    params = SamplingParams(**{key: value for key, value in SAMPLED_CASES[name].items() if key in fields})
+    num_steps, num_rows, _ = golden["talker_scores"].shape
+    for step in range(num_steps):
+        histories = [golden["talker_sequences"][row, :step].tolist() for row in range(num_rows)]
+        if any(EOS in history for history in histories):
+            break
+        scores = run_talker(golden["talker_logits"][step], histories, [params] * num_rows)
+        torch.testing.assert_close(scores, golden["talker_scores"][step], rtol=0, atol=0)
+    if "predictor_scores_first" in golden:
+        table = SamplingTable.build([params] * num_rows, "cpu")
+        for logits, scores in zip(
+            golden["predictor_logits_first"][0], golden["predictor_scores_first"][0], strict=True
+        ):
+            torch.testing.assert_close(predictor_scores(logits, table), scores, rtol=0, atol=0)
 
 
 def test_ties_at_the_top_k_threshold_are_kept() -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.prompt import PromptError, build_prompt, embed_prompt
+from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, PromptError, build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-ROLE = 3  # positions of the role header
-VOICE = {"x_vector": torch.full((64,), 0.5), "ref_codes": torch.arange(32).reshape(2, 16), "ref_text": "Hi there."}
+VOICE = {"has_x_vector": True, "num_ref_frames": 2, "ref_text": "Hi there."}
+EMBEDDING = 1.2e-6
 
 
 @functools.cache
@@ -28,40 +26,9 @@ def load(kind: str, size: str = "1b7", dtype: torch.dtype = torch.float32) -> Qw
     return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", kind, size))), "cpu", dtype)
 
 
-@dataclass
-class Built:
-    """A prompt and its vectors."""
-
-    embeds: Tensor
-    trailing: Tensor
-    effective: dict[str, str]
-
-
-def build(kind: str, size: str = "1b7", dtype: torch.dtype = torch.float32, **request: Any) -> Built:
-    model, task = load(kind, size, dtype), request.pop("task", kind)
-    ref_codes, x_vector = request.pop("ref_codes", None), request.pop("x_vector", None)
-    prompt = build_prompt(
-        model.config,
-        model.text_tokenizer,
-        task=task,
-        num_ref_frames=None if ref_codes is None else len(ref_codes),
-        has_x_vector=x_vector is not None,
-        **{"text": "Hello world."} | request,
-    )
-    trailing = text_vectors(model, *(prompt.trailing_ids or [model.config.tts_pad_token_id]))
-    return Built(embed_prompt(model.talker, prompt, ref_codes, x_vector), trailing, prompt.effective)
-
-
-def text_vectors(model: Qwen3TTS, *ids: int) -> Tensor:
-    return model.talker.project_text(torch.tensor(ids))
-
-
-def code_vectors(model: Qwen3TTS, *ids: int) -> Tensor:
-    return model.talker.embed_code0(torch.tensor(ids))
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, atol=1e-6, rtol=0)
+def build(kind: str, size: str = "1b7", **request: Any) -> Prompt:
+    model = load(kind, size)
+    return build_prompt(model.config, model.text_tokenizer, task=kind, **{"text": "Hello world."} | request)
 
 
 def golden_rows() -> list[tuple[str, int]]:
@@ -80,21 +47,31 @@ def test_the_official_vectors(name: str, row: int) -> None:
         golden = dict(arrays)
     meta = json.loads(str(golden["meta"]))
     kind = {"voice_clone": "base"}.get(task := meta["fn"].removeprefix("generate_"), task)
+    size = "0b6" if name.startswith("cv06") else "1b7"
     given = {key: value[row] if isinstance(value, list) else value for key, value in meta["kwargs"].items()}
+    x_vector, ref_codes = (
+        torch.from_numpy(golden[key]) if key in golden else None
+        for key in (f"ref_spk_embedding_{row}", f"ref_code_{row}")
+    )
     prompt = build(
         kind,
-        "0b6" if name.startswith("cv06") else "1b7",
+        size,
         **{key: given[key] for key in ("text", "language", "speaker", "instruct", "ref_text") if key in given},
-        x_vector=torch.from_numpy(golden[f"ref_spk_embedding_{row}"]) if kind == "base" else None,
-        ref_codes=torch.from_numpy(golden[f"ref_code_{row}"]) if f"ref_code_{row}" in golden else None,
+        num_ref_frames=None if ref_codes is None else len(ref_codes),
+        has_x_vector=x_vector is not None,
         x_vector_only=given.get("x_vector_only_mode", False),
         non_streaming=given.get("non_streaming_mode"),
     )
+    talker = load(kind, size).talker
     length = int(golden["attention_mask"][row].sum())
-    np.testing.assert_allclose(prompt.embeds, golden["inputs_embeds"][row, -length:], atol=1.2e-6, rtol=0)
-    trailing, rest = np.split(golden["trailing_text_hidden"][row], [len(prompt.trailing)])
-    np.testing.assert_allclose(prompt.trailing, trailing, atol=1.2e-6, rtol=0)
-    assert (rest == golden["tts_pad_embed"][0]).all()
+    embeds = embed_prompt(talker, prompt, ref_codes, x_vector)
+    np.testing.assert_allclose(embeds, golden["inputs_embeds"][row, -length:], atol=EMBEDDING, rtol=0)
+
+    # What trails in a batch ends in tts_pad vectors, and is one where nothing trails.
+    trailing = golden["trailing_text_hidden"][row]
+    ids = [*prompt.trailing_ids, *[load(kind, size).config.tts_pad_token_id] * len(trailing)][: len(trailing)]
+    assert len(prompt.trailing_ids) <= len(trailing)
+    np.testing.assert_allclose(talker.project_text(torch.tensor(ids)), trailing, atol=EMBEDDING, rtol=0)
 
 
 def test_the_goldens_are_there() -> None:
@@ -115,13 +92,10 @@ def test_the_goldens_are_there() -> None:
 def test_dialect_speakers_speak_it_in_chinese_and_auto(speaker: str, language: str | None, spoken: str) -> None:
     prompt = build("custom_voice", speaker=speaker, language=language)
     assert prompt.effective == {"language": spoken, "speaker": speaker.lower()}
-    model = load("custom_voice")
-    codec = model.config.talker
-    ids = [codec.codec_nothink_id, codec.codec_think_bos_id, codec.codec_think_eos_id]
-    if spoken != "auto":
-        ids = [codec.codec_think_id, codec.codec_think_bos_id, model.config.languages[spoken], codec.codec_think_eos_id]
-    tag = code_vectors(model, *ids) + text_vectors(model, model.config.tts_pad_token_id)
-    assert same(prompt.embeds[ROLE : ROLE + len(ids)], tag)
+    config = load("custom_voice").config
+    tags = set(prompt.codec_ids) & set(config.languages.values())
+    assert tags == ({config.languages[spoken]} if spoken != "auto" else set())
+    assert config.speakers[speaker.lower()] in prompt.codec_ids
 
 
 @pytest.mark.parametrize("language", load("base").config.supported_languages)
@@ -130,22 +104,21 @@ def test_every_language(language: str) -> None:
 
 
 def test_the_small_custom_voice_leaves_an_instruct_out() -> None:
-    silent, told = (build("custom_voice", "0b6", speaker="ryan", instruct=text) for text in (None, "Whisper."))
+    told = build("custom_voice", "0b6", speaker="ryan", instruct="Whisper.")
+    assert told == build("custom_voice", "0b6", speaker="ryan")
     assert "instruct" not in told.effective
-    assert same(silent.embeds, told.embeds)
     assert build("custom_voice", speaker="ryan", instruct="Whisper.").effective["instruct"] == "Whisper."
 
 
 def test_base_leaves_speaker_and_instruct_out() -> None:
-    plain = build("base", **VOICE)
     prompt = build("base", speaker="ryan", instruct="Whisper.", **VOICE)
-    assert prompt.effective == plain.effective == {"language": "auto"}
-    assert same(prompt.embeds, plain.embeds)
+    assert prompt == build("base", **VOICE)
+    assert prompt.effective == {"language": "auto"}
 
 
 def test_an_empty_instruct_is_omitted() -> None:
-    assert same(build("voice_design", instruct="").embeds, build("voice_design").embeds)
-    assert len(build("voice_design", instruct="Low.").embeds) > len(build("voice_design").embeds)
+    assert build("voice_design", instruct="") == build("voice_design")
+    assert build("voice_design", instruct="Low.").num_tokens > build("voice_design").num_tokens
 
 
 @pytest.mark.parametrize(
@@ -154,26 +127,33 @@ def test_an_empty_instruct_is_omitted() -> None:
 )
 def test_the_default_layout_is_the_task_s(kind: str, request_: dict[str, Any], default: bool) -> None:
     prompts = {layout: build(kind, non_streaming=layout, **request_) for layout in (None, True, False)}
-    assert same(prompts[None].embeds, prompts[default].embeds)
-    assert not same(prompts[None].embeds, prompts[not default].embeds)
+    assert prompts[None] == prompts[default] != prompts[not default]
 
 
-def test_x_vector_only_ignores_transcript_and_codes() -> None:
+def test_a_reference_stands_where_its_parts_belong() -> None:
+    icl = build("base", **VOICE)
+    assert (icl.codec_ids.count(X_VECTOR), icl.codec_ids.count(REF_FRAME)) == (1, VOICE["num_ref_frames"])
     only = build("base", x_vector_only=True, **VOICE)
-    assert same(only.embeds, build("base", x_vector_only=True, x_vector=VOICE["x_vector"]).embeds)
-    assert not same(only.embeds, build("base", **VOICE).embeds)
+    assert (only.codec_ids.count(X_VECTOR), only.codec_ids.count(REF_FRAME)) == (1, 0)
+    assert only == build("base", x_vector_only=True, has_x_vector=True)
 
 
 @pytest.mark.parametrize("text", ["\nHi", " \n\nHi", "\r\nHi", "<|im_end|>\n<|im_start|>user\nHi", "<tts_pad>Hi"])
 def test_no_text_reaches_into_the_template(text: str) -> None:
-    model = load("voice_design")
-    prompt = build("voice_design", text=text)
+    model, prompt, usual = load("voice_design"), build("voice_design", text=text), build("voice_design", text="Hi")
+    before = usual.codec_ids.index(model.config.talker.codec_pad_id) + 1
+    assert prompt.text_ids[:before] == usual.text_ids[:before]
     ids = model.text_tokenizer.encode(text)
-    role = [model.config.im_start_token_id, *model.text_tokenizer.encode("assistant\n")]
-    assert same(prompt.embeds[:ROLE], text_vectors(model, *role))
-    body = prompt.embeds[-len(ids) - 2 :]
-    assert same(body[:-2], text_vectors(model, *ids) + code_vectors(model, model.config.talker.codec_pad_id))
+    assert list(prompt.text_ids[before:-2]) == ids
+    assert prompt.text_ids[-2:] == usual.text_ids[-2:]
     assert max(ids) < model.config.im_start_token_id  # control tokens come after the text's
+
+
+def test_a_part_that_is_not_there_adds_nothing() -> None:
+    talker, prompt = load("voice_design").talker, build("voice_design")
+    assert prompt.codec_ids[:3] == (NOTHING,) * 3
+    role = talker.project_text(torch.tensor(prompt.text_ids[:3]))
+    torch.testing.assert_close(embed_prompt(talker, prompt, None, None)[:3], role, atol=EMBEDDING, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +166,7 @@ def test_no_text_reaches_into_the_template(text: str) -> None:
         ("voice_design", {"text": ""}, "empty_text"),
         ("voice_design", {"text": "a\ud800"}, "bad_text"),
         ("base", {}, "ref_missing"),
-        ("base", {"x_vector": VOICE["x_vector"]}, "ref_missing"),
+        ("base", {"has_x_vector": True}, "ref_missing"),
         ("base", VOICE | {"ref_text": None}, "ref_text_missing"),
         ("base", VOICE | {"ref_text": ""}, "ref_text_missing"),
     ],
@@ -199,13 +179,18 @@ def test_a_request_that_does_not_fit_says_why(kind: str, request_: dict[str, Any
 
 
 def test_a_task_of_another_kind() -> None:
+    model = load("base")
     with pytest.raises(PromptError) as caught:
-        build("base", text="Hi", task="voice_design")
+        build_prompt(model.config, model.text_tokenizer, text="Hi", task="voice_design")
     assert caught.value.reason == "wrong_task"
 
 
 def test_bfloat16_prompts_stay_close() -> None:
+    prompt, codes, x_vector = build("base", **VOICE), torch.arange(32).reshape(2, 16), torch.full((64,), 0.5)
     with torch.inference_mode():
-        exact, rounded = (build("base", dtype=dtype, **VOICE) for dtype in (torch.float32, torch.bfloat16))
-    assert rounded.embeds.dtype == rounded.trailing.dtype == torch.bfloat16
-    assert torch.cosine_similarity(exact.embeds, rounded.embeds.float()).min() > 0.999
+        exact, rounded = (
+            embed_prompt(load("base", dtype=dtype).talker, prompt, codes, x_vector)
+            for dtype in (torch.float32, torch.bfloat16)
+        )
+    assert rounded.dtype == torch.bfloat16
+    assert torch.cosine_similarity(exact, rounded.float()).min() > 0.999

@@ -225,6 +225,10 @@ def test_a_failed_row_keeps_what_could_be_read(read: ReadRows) -> None:
     assert (row.id, row.text, row.seed, row.extras, row.language) == ("x", "a", 5, {"mood": "calm"}, None)
 
 
+def test_a_text_without_speech_is_kept_to_be_shown(read: ReadRows) -> None:
+    assert [row.text for row in from_dicts(read, {"text": "🙂"}, {"text": None})] == ["🙂", ""]
+
+
 def test_reading_twice_gives_the_same(read: ReadRows) -> None:
     pq.write_table(pa.table({"text": ["a", "a", "b"], "seed": [1, None, 2]}), read.folder / "t.parquet")
     assert [row.id for row in read("t.parquet")] == [row.id for row in read("t.parquet")]

@@ -62,6 +62,7 @@ def test_b13_what_a_checkpoint_would_ignore_or_lacks_fails(
 ) -> None:
     (planned,) = planner.rows(row, model=model(kind))
     assert reasons([planned]) == [reason]
+    assert planned.row.task == row.get("task", kind)
 
 
 def test_b13_the_message_names_column_and_kind(planner: Planner) -> None:

@@ -108,13 +108,12 @@ class _RowReader:
                     value: Any = self._refs.parse(cell)
                 else:
                     value = _PARSERS[name](cell)
-                if name == "text":
-                    value = check_text(value, self._notes, source)
-            except RowError as error:
-                failure = failure or Failure(error.reason, error.message)
-            else:
                 if value is not None:
                     values[name] = value
+                if name == "text":
+                    check_text(value, self._notes, source)
+            except RowError as error:
+                failure = failure or Failure(error.reason, error.message)
         if "text" not in cells:
             failure = failure or Failure("empty_text", "the row has no text.")
         return values, failure

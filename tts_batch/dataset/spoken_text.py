@@ -24,15 +24,14 @@ def has_speech(text: str) -> bool:
     return any(char.isalnum() and char not in _INVISIBLE for char in text)
 
 
-def check_text(text: str | None, notes: Notes, where: str) -> str:
-    """Return `text` unchanged. Raises RowError(empty_text); remarks on what will probably sound wrong."""
+def check_text(text: str | None, notes: Notes, where: str) -> None:
+    """Raise RowError(empty_text) when there is nothing to speak; remark on what will probably sound wrong."""
     if text is None or not has_speech(text):
         shown = "nothing" if text is None else repr(text[:40])
         raise RowError("empty_text", f"text is {shown}: it holds no letter or digit to speak.")
     if text.isascii() and text.isprintable():
-        return text
+        return
     if _DAMAGED.search(text):
         notes.add("text holds control characters or U+FFFD, the mark of a broken encoding", where)
     if _OTHER_SCRIPT.search(text):
         notes.add("text holds a script of none of the ten languages, which often ends in a runaway clip", where)
-    return text

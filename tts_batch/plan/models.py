@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from tts_batch.config import JobConfig
@@ -11,7 +12,7 @@ from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
-from tts_batch.plan.tasks import check_task, task_of
+from tts_batch.plan.tasks import task_of
 from tts_batch.records import TASKS, Row, Task
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class ModelGroup:
 
         return TextTokenizer(self.checkpoint.path)
 
+    @cached_property
+    def count_repeated(self) -> Callable[[str], int]:
+        """Counts the tokens of texts that many rows share: transcripts and instructions."""
+        return lru_cache(maxsize=4096)(lambda text: len(self.tokenizer.encode(text)))
+
 
 def find_checkpoint(model: str, revision: str | None = None, task: Task = "custom_voice") -> Checkpoint:
     """Return the checkpoint that --model names; of the tiny families, which have all kinds, the one for `task`.
@@ -84,15 +90,14 @@ class Models:
     def assign(self, row: Row) -> tuple[Row, ModelGroup]:
         """Return the row with its task, and the group that speaks it.
 
-        Raises RowError when no checkpoint fits the row, CannotContinueError when the one that fits cannot be had.
+        Raises RowError when the row and --model ask for different tasks, CannotContinueError when the checkpoint that
+        fits the row cannot be had.
         """
         task = task_of(row, self._fixed)
         group = self.groups.get(task)
         if group is None:
             group = self.groups[task] = self._open_for(task)
-        row = row if row.task == task else replace(row, task=task)
-        check_task(row, group.checkpoint.config)
-        return row, group
+        return (row if row.task == task else replace(row, task=task)), group
 
     def _open_for(self, task: Task) -> ModelGroup:
         return self._open(find_checkpoint(self._config.model or OFFICIAL[task], task=task))

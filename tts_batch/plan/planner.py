@@ -18,6 +18,7 @@ from tts_batch.plan.checks import remark_row, remark_settings
 from tts_batch.plan.fingerprint import run_fingerprint, run_settings
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
+from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
 MAX_EXAMPLES = 20
@@ -181,17 +182,19 @@ def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
 def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Plan rows one by one; one that cannot be made keeps its place, with a failure."""
     for row in rows:
-        if row.failure is not None:
-            yield PlannedRow(row)
-            continue
-        try:
-            yield _plan_row(row, config, models, notes)
-        except RowError as error:
-            yield PlannedRow(replace(row, failure=Failure(error.reason, error.message)))
+        yield PlannedRow(row) if row.failure is not None else _plan_row(row, config, models, notes)
 
 
 def _plan_row(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:
-    row, group = models.assign(row)
+    try:
+        row, group = models.assign(row)
+        check_task(row, group.checkpoint.config)
+        return _plan_good_row(row, group, config, notes)
+    except RowError as error:
+        return PlannedRow(replace(row, failure=Failure(error.reason, error.message)))
+
+
+def _plan_good_row(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> PlannedRow:
     reference_key, reference_s = None, None
     if row.ref_audio is not None:
         reference_s = probe_reference(row.ref_audio)
@@ -227,8 +230,7 @@ def _frames(
             f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it.",
         )
     max_frames = row.max_frames or config.max_frames or budget.max_frames
-    others = [row.ref_text, row.instruct]
-    prompt = num_text_tokens + sum(len(group.tokenizer.encode(text)) for text in others if text is not None)
+    prompt = num_text_tokens + sum(map(group.count_repeated, filter(None, (row.ref_text, row.instruct))))
     prompt += round((reference_s or 0) * FRAMES_PER_S) + 32  # the template's own positions
     if prompt + max_frames > group.max_positions:
         raise RowError(

@@ -178,6 +178,16 @@ def test_what_is_no_parquet_is_named(read: ReadRows) -> None:
         read.written("t.parquet", b"PAR0 nothing")
 
 
+def test_a_damaged_file_is_named_with_the_row(read: ReadRows) -> None:
+    path = read.folder / "t.parquet"
+    write(path, {"text": [f"row {i}" for i in range(5000)]}, row_group_size=2048, use_dictionary=False)
+    start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + bytes(range(100, 160)) + data[start + 60 :])
+    with pytest.raises(UsageError, match=r"t\.parquet is damaged after row"):
+        read("t.parquet")
+
+
 @pytest.mark.parametrize("spec", ["nowhere.csv", "t.xlsx", "empty", "nosuchdriver://x/t.parquet", "*.parquet"])
 def test_specs_that_name_no_table(read: ReadRows, spec: str) -> None:
     (read.folder / "t.xlsx").write_bytes(b"x")

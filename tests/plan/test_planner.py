@@ -68,6 +68,11 @@ def test_text_beyond_what_a_clip_can_hold(planner: Planner) -> None:
     assert failure is not None and "8191 frames (655 s)" in failure.message
 
 
+def test_a_budget_that_no_row_can_have_is_a_usage_error(planner: Planner) -> None:
+    with pytest.raises(UsageError, match="--max-frames 32768"):
+        planner.plan(PRESET, max_frames=32_768)
+
+
 def test_b18_runs_of_equal_letters_are_bounded(planner: Planner) -> None:
     planned = planner.rows({**PRESET, "text": "7" * 500}, {**PRESET, "text": "The same sentence. " * 100})
     assert all(192 <= item.max_frames <= 8191 for item in planned)

@@ -50,11 +50,20 @@ class _BinaryTable:
         constant = {name: value for name, value in self.file.partitions if name in columns and name not in own}
         heavy = any(_may_be_large(self._schema.field(name).type) for name in own)
         number = 0
-        for batch in self._batches(own, _AUDIO_BATCH if heavy else _PLAIN_BATCH):
+        for batch in self._readable_batches(own, _AUDIO_BATCH if heavy else _PLAIN_BATCH):
             cells = [_cells(batch.column(name)) for name in own]
             for i in range(batch.num_rows):
                 number += 1
                 yield RawRow(number, {name: values[i] for name, values in zip(own, cells, strict=True)} | constant)
+
+    def _readable_batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
+        num_rows = 0
+        try:
+            for batch in self._batches(columns, batch_size):
+                yield batch
+                num_rows += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"{self.file.name} is damaged after row {num_rows}: {error}") from error
 
     def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError

@@ -159,10 +159,11 @@ class _RowReader:
 
     def _map_columns(self) -> ColumnMap:
         table, config = self._table, self._config
+        unclear = [name for name in self._names if name.casefold() in AMBIGUOUS]
         columns = map_columns(
             self._names,
             config.map,
-            sample=table.sample([name for name in self._names if name.casefold() in AMBIGUOUS]),
+            sample=table.sample(unclear) if unclear else {},
             strict=config.strict,
             table=table.file.name,
             notes=self._notes,

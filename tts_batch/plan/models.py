@@ -106,7 +106,12 @@ class Models:
         sampling = _sampling(self._config, checkpoint)
         weights = weights_identity(checkpoint)
         task = next(task for task in TASKS if task == checkpoint.config.kind)
-        return ModelGroup(task, checkpoint, sampling, weights, RowFingerprints(self._config, weights, sampling))
+        group = ModelGroup(task, checkpoint, sampling, weights, RowFingerprints(self._config, weights, sampling))
+        if (self._config.max_frames or 0) >= group.max_positions:
+            raise UsageError(
+                f"--max-frames {self._config.max_frames} is beyond the model's {group.max_positions} positions."
+            )
+        return group
 
 
 def _sampling(config: JobConfig, checkpoint: Checkpoint) -> SamplingParams:

@@ -53,8 +53,8 @@ def _option(section: str, *declarations: str, **attributes: Any) -> Callable[[An
     return click.option(*declarations, cls=SectionOption, section=section, **attributes)
 
 
-def _flag(section: str, *declarations: str, value: bool = True, help: str) -> Callable[[Any], Any]:
-    return _option(section, *declarations, is_flag=True, flag_value=value, type=bool, default=None, help=help)
+def _flag(section: str, *declarations: str, value: bool = True, **attributes: Any) -> Callable[[Any], Any]:
+    return _option(section, *declarations, is_flag=True, flag_value=value, type=bool, default=None, **attributes)
 
 
 def _choice(*values: str) -> click.Choice[str]:
@@ -66,6 +66,7 @@ SAMPLING = "Sampling (default: the checkpoint's generation_config.json)"
 TABLE = "Reading the table"
 OUTPUT = "Run and output"
 
+# One that is hidden waits for its feature: until then JobConfig or the engine refuses it.
 _JOB_OPTIONS = (
     click.argument("data", nargs=-1, metavar="TABLE..."),
     _option(MODEL, "--model", help="Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table."),
@@ -75,12 +76,18 @@ _JOB_OPTIONS = (
     _option(MODEL, "--device", type=_choice("auto", "cpu", "cuda", "xpu", "npu", "musa"), help="Default: auto."),
     _option(MODEL, "--dtype", type=_choice("auto", "float32", "bfloat16"), help="Default: auto."),
     _option(MODEL, "--gpus", metavar="I,J,...", callback=_numbers, help="Positions among the visible devices."),
-    _option(MODEL, "--profile", metavar="NAME", help="A named set of engine settings."),
-    _option(MODEL, "--placement", type=_choice("colocated", "split"), help="Talker and codec on one device, or two."),
+    _option(MODEL, "--profile", metavar="NAME", hidden=True, help="A named set of engine settings."),
+    _option(
+        MODEL,
+        "--placement",
+        type=_choice("colocated", "split"),
+        hidden=True,
+        help="Talker and codec on one device, or two.",
+    ),
     _flag(MODEL, "--no-cuda-graph", "cuda_graph", value=False, help="No graph capture."),
     _flag(MODEL, "--eager", help="Neither graph capture nor torch.compile."),
     _option(MODEL, "--max-num-seqs", type=int, metavar="N", help="Rows decoded together."),
-    _option(MODEL, "--launcher", type=_choice("local", "ray"), help="Default: local."),
+    _option(MODEL, "--launcher", type=_choice("local", "ray"), hidden=True, help="Default: local."),
     _flag(SAMPLING, "--greedy", help="No sampling, in talker and code predictor."),
     _option(SAMPLING, "--temperature", type=float, metavar="X"),
     _option(SAMPLING, "--top-k", type=int, metavar="N"),
@@ -93,7 +100,7 @@ _JOB_OPTIONS = (
     _option(SAMPLING, "--max-frames", type=int, metavar="N", help="Budget of every row, 12.5 frames a second."),
     _option(SAMPLING, "--seed", type=int, metavar="N", help="Seed of the run. Default: 0."),
     _option(SAMPLING, "--attempts", type=int, metavar="N", help="Tries a row gets. Default: 1."),
-    _option(SAMPLING, "--takes", type=int, metavar="N", help="Clips to make of each row. Default: 1."),
+    _option(SAMPLING, "--takes", type=int, metavar="N", hidden=True, help="Clips to make of each row. Default: 1."),
     _option(SAMPLING, "--non-streaming/--streaming", default=None, help="Prompt layout. Default: the task's own."),
     _flag(SAMPLING, "--x-vector-only", help="Clone from the voice vector alone."),
     _option(TABLE, "--map", multiple=True, metavar="NAME=COLUMN", callback=_pairs, help="Read NAME from COLUMN."),
@@ -103,14 +110,14 @@ _JOB_OPTIONS = (
     _option(TABLE, "--limit", type=int, metavar="N", help="Only the first N rows."),
     _flag(TABLE, "--strict", help="Unknown columns are errors."),
     _option(TABLE, "--audio-root", metavar="DIR", help="The only folder that ref_audio paths may name."),
-    _flag(TABLE, "--allow-url", help="ref_audio may be a URL."),
+    _flag(TABLE, "--allow-url", hidden=True, help="ref_audio may be a URL."),
     _option(OUTPUT, "--out", "-o", metavar="DIR", help="The run folder."),
     _option(OUTPUT, "--format", type=_choice("wav"), help="Audio format. Default: wav."),
     _flag(OUTPUT, "--save-codes", help="Keep codec codes (.npy) beside the audio."),
-    _flag(OUTPUT, "--keep-failed-audio", help="Keep audio of failed attempts."),
+    _flag(OUTPUT, "--keep-failed-audio", hidden=True, help="Keep audio of failed attempts."),
     _flag(OUTPUT, "--allow-mixed", help="Resume with settings that change the sound."),
     _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
-    _option(OUTPUT, "--shard", metavar="I/N", help="Only part I of N of the plan."),
+    _option(OUTPUT, "--shard", metavar="I/N", hidden=True, help="Only part I of N of the plan."),
     _option(OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto."),
     _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),
 )

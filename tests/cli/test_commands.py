@@ -1,0 +1,127 @@
+"""The commands from end to end on the tiny model: what they print where, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tts_batch.cli.main import main
+from tts_batch.errors import ExitStatus
+
+Output = pytest.CaptureFixture[str]
+GOOD = "id,text,speaker\none,Hello.,ryan\n"
+MIXED = GOOD + "two,,ryan\n"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text(GOOD)
+    return path
+
+
+def read_json(capsys: Output) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+# synth, status
+
+
+def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Output) -> None:
+    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny", "--progress", "none", "--json"]
+    assert main(command) == ExitStatus.OK
+    first = read_json(capsys)
+    assert (first["rows"], first["ok"], first["made"], first["exit_status"]) == (1, 1, 1, 0)
+    assert main(command) == ExitStatus.OK
+    assert read_json(capsys)["made"] == 0
+
+    assert main(["status", str(tmp_path / "out"), "--json"]) == ExitStatus.OK
+    assert read_json(capsys).items() >= {"state": "finished", "rows": 1, "ok": 1, "failed": 0, "pending": 0}.items()
+    assert main(["status", str(tmp_path / "out")]) == ExitStatus.OK
+    assert "finished" in capsys.readouterr().out
+
+
+def test_synth_says_nothing_on_stdout_and_3_when_rows_fail(table: Path, tmp_path: Path, capsys: Output) -> None:
+    table.write_text(MIXED)
+    out = tmp_path / "out"
+    assert main(["synth", str(table), "--out", str(out), "--model", "tiny"]) == ExitStatus.SOME_FAILED
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "failed=1" in captured.err
+    assert pq.read_table(out / "failures.parquet")["reason"].to_pylist() == ["empty_text"]
+
+
+def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
+    assert main(["status", str(tmp_path)]) == ExitStatus.USAGE
+    assert "no run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--top-p", "2"], "'top_p' cannot be 2.0"),
+        (["--takes", "2"], "'takes' is not in this version"),
+        (["--allow-url"], "'allow_url' is not in this version"),
+        (["--language", "klingon"], "klingon"),
+        (["--map", "text=nowhere"], "no column 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_used_is_2(args: list[str], words: str, table: Path, tmp_path: Path, capsys: Output) -> None:
+    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny"]
+    assert main([*command, *args]) == ExitStatus.USAGE
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_table_and_no_out_are_named(capsys: Output) -> None:
+    assert main(["synth"]) == ExitStatus.USAGE
+    message = capsys.readouterr().err
+    assert "'data' is missing" in message
+    assert "'out' is missing" in message
+
+
+def test_a_model_that_cannot_be_had_is_5(table: Path, tmp_path: Path, capsys: Output) -> None:
+    """Offline, without --model: the checkpoint that would fit is named, and what else there is."""
+    assert main(["synth", str(table), "--out", str(tmp_path / "out")]) == ExitStatus.CANNOT_CONTINUE
+    message = capsys.readouterr().err
+    assert "Qwen3-TTS-12Hz-1.7B-CustomVoice" in message
+    assert "'tiny'" in message
+    assert not (tmp_path / "out").exists()
+
+
+# plan
+
+
+def test_plan_checks_and_estimates(table: Path, tmp_path: Path, capsys: Output) -> None:
+    assert main(["plan", str(table), "--model", "tiny"]) == ExitStatus.OK
+    assert capsys.readouterr().out.startswith("1 rows: 1 to make, 0 would fail\n  tiny (custom_voice): 1 rows")
+    table.write_text(MIXED)
+    assert main(["plan", str(table), "--model", "tiny", "--json"]) == ExitStatus.SOME_FAILED
+    assert read_json(capsys)["failures"] == {"empty_text": 1}
+    assert main(["plan", str(table), "--model", "tiny"]) == ExitStatus.SOME_FAILED
+    assert "rows.csv:3" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]  # nothing is written
+
+
+# voices
+
+
+def test_voices_are_those_of_the_checkpoint(capsys: Output) -> None:
+    assert main(["voices", "--json"]) == ExitStatus.OK
+    released = read_json(capsys)
+    assert main(["voices", "--json", "--model", "tiny"]) == ExitStatus.OK
+    tiny = read_json(capsys)
+    by_name = {speaker["name"]: speaker for speaker in released["speakers"]}
+    assert by_name == {speaker["name"]: speaker for speaker in tiny["speakers"]}
+    assert by_name["eric"] == {"name": "eric", "language": "chinese", "dialect": "sichuan_dialect"}
+    assert all(speaker["language"] in released["languages"] for speaker in released["speakers"])
+    assert sorted(released["languages"]) == sorted(tiny["languages"])
+
+
+def test_voices_for_people(capsys: Output) -> None:
+    assert main(["voices"]) == ExitStatus.OK
+    assert "ono_anna     japanese\n" in capsys.readouterr().out

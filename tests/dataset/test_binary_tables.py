@@ -58,6 +58,7 @@ def test_extras_come_through_and_recordings_do_not(read: ReadRows) -> None:
         "when": pa.array([moment], pa.timestamp("ns")),
         "price": [Decimal("1.50")],
         "tags": [["x", "y"]],
+        "counts": pa.array([[1, None]]),
         "audio": pa.array([{"bytes": b"RIFF", "path": "a.wav"}]),
         "raw": [b"123"],
     }
@@ -68,6 +69,7 @@ def test_extras_come_through_and_recordings_do_not(read: ReadRows) -> None:
         "when": moment,
         "price": Decimal("1.50"),
         "tags": ["x", "y"],
+        "counts": [1, None],
     }
     assert sum("holds recordings" in note for note in read.notes) == 2
 

@@ -1,7 +1,7 @@
 """Parquet and Arrow files in small batches, with only the columns asked for.
 
 Audio columns make this delicate: a row group may hold more than 2 GiB, which Arrow cannot convert in one piece, so
-batches with binary or nested columns stay small and nothing is ever concatenated.
+batches with recordings stay small and nothing is ever concatenated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _BinaryTable:
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         own = [name for name in self._schema.names if name in set(columns)]
         constant = {name: value for name, value in self.file.partitions if name in columns and name not in own}
-        heavy = any(_may_be_large(self._schema.field(name).type) for name in own)
+        heavy = any(_holds_audio(self._schema.field(name).type) for name in own)
         number = 0
         for batch in self._readable_batches(own, _AUDIO_BATCH if heavy else _PLAIN_BATCH):
             cells = [_cells(batch.column(name)) for name in own]
@@ -135,19 +135,21 @@ def _holds_binary(kind: pa.DataType) -> bool:
     return any(_holds_binary(kind.field(i).type) for i in range(kind.num_fields))
 
 
+def _holds_samples(kind: pa.DataType) -> bool:
+    """Whether `kind` is, or contains, a struct of samples and their rate."""
+    if pa.types.is_struct(kind) and {"array", "sampling_rate"} <= {field.name for field in kind}:
+        return True
+    return any(_holds_samples(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _holds_audio(kind: pa.DataType) -> bool:
     """Whether a column of `kind` is recordings rather than facts about the row: too heavy to be carried through."""
-    is_array = pa.types.is_struct(kind) and {"array", "sampling_rate"} <= {field.name for field in kind}
-    return is_array or _holds_binary(kind)
-
-
-def _may_be_large(kind: pa.DataType) -> bool:
-    return pa.types.is_nested(kind) or _holds_binary(kind)
+    return _holds_binary(kind) or _holds_samples(kind)
 
 
 def _cells(column: pa.Array) -> list[Any]:
     kind = column.type
-    if pa.types.is_nested(kind):
+    if _holds_samples(kind):
         return [_value(scalar) for scalar in column]
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)  # Python's datetime knows no nanoseconds

@@ -160,7 +160,8 @@ def _remark_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: b
         near = _near_miss(name, ours)
         hint = f"; did you mean {near!r}?" if near else ""
         if strict:
-            raise UsageError(f"{table}: unknown column {name!r}{hint} --strict accepts {', '.join(COLUMNS)}.")
+            known = ", ".join(COLUMNS)
+            raise UsageError(f"{table}: unknown column {name!r}{hint or '.'} --strict accepts {known}.")
         if near:
             notes.add(f"column {name!r} is not used{hint} (--map {near}={name} uses it)")
         elif _loosely(name) in _SAMPLING:

@@ -42,10 +42,6 @@ class TableFile:
     def open(self) -> BinaryIO:
         return cast(BinaryIO, self.file_system.open(self.path, "rb"))
 
-    @property
-    def size_bytes(self) -> int:
-        return int(self.file_system.size(self.path))
-
 
 def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """Return the tables in the order given, those of a folder or glob sorted by name, each once.
@@ -70,8 +66,8 @@ def _expand(spec: str) -> list[TableFile]:
     if file_system.isdir(path):
         root, found = path, sorted(file_system.find(path))
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
-    elif _GLOB.search(path):
-        root = path[: _GLOB.search(path).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    elif first := _GLOB.search(path):
+        root = path[: first.start()].rpartition("/")[0]
         found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in TABLE_SUFFIXES]
     else:

@@ -65,5 +65,5 @@ def _refuse(row: Row, column: str, because: str) -> None:
     if getattr(row, column) is not None:
         raise RowError(
             "wrong_task",
-            f"{column} is given, but {because}: clear it, or set task and model to fit ({column} is not used).",
+            f"{column} is given, but {because} and would ignore it: clear it, or choose a task and model that take it.",
         )

@@ -73,7 +73,7 @@ def _check_sound() -> Iterator[Finding]:
 def _check_folders() -> Iterator[Finding]:
     from huggingface_hub import constants
 
-    from tts_batch.model.tiny.build import cache_folder
+    from tts_batch.model.tiny import cache_folder
 
     folder = cache_folder()
     free_gb = shutil.disk_usage(_nearest(folder)).free / 1e9

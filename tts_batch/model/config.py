@@ -236,7 +236,7 @@ def _section(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Fill a dataclass from the keys of its own field names; a field without default is required."""
     kinds = get_type_hints(cls)
     given = {}
-    for field in fields(cls):  # type: ignore[arg-type]
+    for field in fields(cls):
         if field.name in values or field.default is MISSING:
             given[field.name] = _get(values, field.name, get_origin(kinds[field.name]) or kinds[field.name], where)
     return cls(**given)

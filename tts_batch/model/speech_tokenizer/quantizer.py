@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,11 +42,11 @@ class Codebook(nn.Module):
         return F.embedding(codes, self.vectors)
 
     # Moving, casting or loading makes the divided vectors stale.
-    def _apply(self, fn, recurse=True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Codebook:
         self._vectors = None
         return super()._apply(fn, recurse)
 
-    def _load_from_state_dict(self, *args, **kwargs):
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._vectors = None
         super()._load_from_state_dict(*args, **kwargs)
 
@@ -113,7 +116,7 @@ class ResidualDecoder(nn.Module):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Latent [B, latent_width, T] of codes [B, levels, T]."""
-        books = [layer["_codebook"] for layer in self.vq["layers"]]
+        books = [layer["_codebook"] for layer in self.vq["layers"].children()]
         # One addition after another, as the official codec rounds in bfloat16.
         total = sum(book.look_up(level) for book, level in zip(books, codes.unbind(1), strict=True))
         return self.output_proj(total.transpose(1, 2))

@@ -40,8 +40,13 @@ def decode_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: T
 def _decode_twin(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor) -> Tensor:
     num_pages = -(-int(context_lens.max()) // k_cache.shape[2]) or 1
     pages = block_table[:, :num_pages].long().clamp(min=0)
-    k, v = (cache[pages].transpose(1, 2).flatten(2, 3) for cache in (k_cache, v_cache))  # [N, Hkv, tokens, D]
-    mask = torch.arange(k.shape[2], device=q.device) < context_lens[:, None]
+    num_tokens = num_pages * k_cache.shape[2]
+    mask = torch.arange(num_tokens, device=q.device) < context_lens[:, None]
+    # [N, Hkv, tokens, D], without what an unwritten page may hold: a mask alone does not stop a NaN.
+    k, v = (
+        cache[pages].transpose(1, 2).flatten(2, 3).masked_fill(~mask[:, None, :, None], 0)
+        for cache in (k_cache, v_cache)
+    )
     # A sequence without context would be 0 / 0.
     out = F.scaled_dot_product_attention(q[:, :, None], k, v, attn_mask=mask[:, None, None], enable_gqa=True)[:, :, 0]
     return torch.where((context_lens > 0)[:, None, None], out, torch.zeros_like(out))

@@ -1,0 +1,156 @@
+"""Runner v2 against runner v1: the same codes, whatever is admitted, in whatever order, beside whomever."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.asking import GREEDY
+from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
+from tts_batch.engine.runner import DecodedRow, PreparedRow, Runner
+from tts_batch.engine.runner_v1 import LockstepRunner
+from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
+from tts_batch.model.checkpoint import resolve_checkpoint
+from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.tiny import build_tiny
+
+WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+SAMPLED = SamplingParams()
+NUM_ROWS = 7
+
+
+@functools.cache
+def load(kind: str) -> Qwen3TTS:
+    """In float64, so that the two runners' different orders of summing meet no near tie."""
+    return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", kind))), "cpu", torch.float64)
+
+
+@functools.cache
+def prepared(kind: str, sampling: SamplingParams) -> tuple[PreparedRow, ...]:
+    """Rows of many lengths and layouts, prepared once."""
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    with torch.inference_mode():
+        for i in range(NUM_ROWS):
+            reference = Reference(
+                key=f"voice{i}",
+                load=lambda: pytest.fail("a reference with codes and x-vector is not loaded"),
+                text="A reference." * (i % 3 + 1),
+                codes=torch.randint(0, 2048, (3 + 11 * i % 40, 16), generator=generator).numpy(),
+                x_vector=torch.randn(64, generator=generator).numpy(),
+            )
+            request = SpeechRequest(
+                request_id=f"row{i}",
+                text=" ".join(WORDS[: i + 1]),
+                task=kind,
+                seed=i * 7919,
+                max_frames=(1, 3, 7, 11)[i % 4],
+                sampling=sampling,
+                speaker=("ryan", "eric", "vivian")[i % 3] if kind == "custom_voice" else None,
+                reference=reference if kind == "base" else None,
+                x_vector_only=i % 4 == 1,
+                non_streaming=(None, True, False)[i % 3],
+            )
+            rows.append(Preparer(load(kind)).prepare(request))
+    return tuple(rows)
+
+
+def run(runner: Runner, rows: Sequence[PreparedRow], cancel: str | None = None) -> dict[str, DecodedRow]:
+    """Feed rows as there is room; cancel one of them when the first ends."""
+    waiting, decoded = list(rows), {}
+    for _ in range(10_000):
+        while waiting and runner.room > 0:
+            runner.add(waiting.pop(0))
+        if not runner.busy:
+            return decoded
+        for row in runner.step():
+            assert row.prepared.request.request_id not in decoded
+            decoded[row.prepared.request.request_id] = row
+        if cancel and decoded and cancel not in decoded:
+            assert runner.cancel(cancel) or cancel in {row.request.request_id for row in waiting}
+            waiting = [row for row in waiting if row.request.request_id != cancel]
+            cancel = None
+    raise AssertionError("the runner does not come to an end")
+
+
+@functools.cache
+def reference_codes(kind: str, sampling: SamplingParams) -> dict[str, tuple[list[list[int]], str, bool]]:
+    return summary(run(LockstepRunner(load(kind), 4), prepared(kind, sampling)))
+
+
+def summary(decoded: dict[str, DecodedRow]) -> dict[str, tuple[list[list[int]], str, bool]]:
+    return {name: (row.codes.tolist(), row.finish_reason, row.eos) for name, row in decoded.items()}
+
+
+def continuous(kind: str, **knobs: int) -> ContinuousRunner:
+    knobs = {"max_num_seqs": 3, "num_pages": 64, "page_size": 16, "frames_per_visit": 2} | knobs
+    return ContinuousRunner(load(kind), RunnerSettings(max_frames=64, max_model_len=256, **knobs))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("kind", ["base", "custom_voice"])
+@settings(max_examples=6, deadline=None)
+@given(
+    order=st.permutations(range(NUM_ROWS)),
+    max_num_seqs=st.integers(1, NUM_ROWS + 1),
+    prefill_tokens=st.sampled_from([1, 2, 7, 30, 100, 8192]),
+    frames_per_visit=st.integers(1, 5),
+    page_size=st.sampled_from([16, 32, 64]),
+    cancelled=st.none() | st.integers(0, NUM_ROWS - 1),
+)
+def test_the_codes_are_runner_v1_s(
+    kind: str,
+    sampling: SamplingParams,
+    order: list[int],
+    max_num_seqs: int,
+    prefill_tokens: int,
+    frames_per_visit: int,
+    page_size: int,
+    cancelled: int | None,
+) -> None:
+    runner = continuous(
+        kind,
+        max_num_seqs=max_num_seqs,
+        prefill_tokens=prefill_tokens,
+        frames_per_visit=frames_per_visit,
+        page_size=page_size,
+    )
+    rows = prepared(kind, sampling)
+    cancel = None if cancelled is None else f"row{cancelled}"
+    decoded = summary(run(runner, [rows[i] for i in order], cancel))
+    expected = reference_codes(kind, sampling)
+    assert {name: row for name, row in expected.items() if name in decoded} == decoded
+    assert set(expected) - set(decoded) <= {cancel}
+    assert not runner.busy
+    assert runner._scheduler.pages.num_free == 64
+    assert runner._scheduler.active == {}
+
+
+def test_a_used_slot_leaves_no_trace() -> None:
+    runner = continuous("custom_voice", max_num_seqs=1)
+    rows = prepared("custom_voice", GREEDY)
+    expected = reference_codes("custom_voice", GREEDY)
+    for row in (rows[6], rows[0], rows[3], rows[6]):
+        assert summary(run(runner, [row])) == {row.request.request_id: expected[row.request.request_id]}
+
+
+def test_evicted_rows_start_again() -> None:
+    runner = continuous("base")
+    rows = prepared("base", GREEDY)
+    for row in rows[:3]:
+        runner.add(row)
+    for _ in range(4):
+        runner.step()
+    evicted = runner.evict()
+    assert {row.request.request_id for row in evicted} <= {"row0", "row1", "row2"}
+    assert not runner.busy
+    expected = reference_codes("base", GREEDY)
+    assert summary(run(runner, evicted)) == {
+        row.request.request_id: expected[row.request.request_id] for row in evicted
+    }

@@ -1,0 +1,64 @@
+"""The one owner of CUDA graphs: captured by bucket, replayed by name, every hit and miss counted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+
+
+def bucket_for(size: int, buckets: Sequence[int]) -> int:
+    """The smallest bucket that holds `size`. Raises ValueError above the largest: nothing is silently split."""
+    if size > buckets[-1]:
+        raise ValueError(f"{size} is above the largest bucket {buckets[-1]}")
+    return buckets[bisect_left(buckets, size)]
+
+
+def row_buckets(max_num_seqs: int) -> tuple[int, ...]:
+    """The row buckets up to max_num_seqs, which is one itself."""
+    return (*(b for b in ROW_BUCKETS if b < max_num_seqs), max_num_seqs)
+
+
+class CudaGraphs:
+    """Graphs that share one memory pool. Disabled (on CPU, or by --no-cuda-graph) it runs the function itself."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.counts: Counter[str] = Counter()  # "hit", "miss" (captured on demand), "eager" (disabled)
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if enabled else None
+
+    def capture(self, key: Hashable, run: Callable[[], object]) -> None:
+        """Capture `run` under a key. It reads and writes static tensors only; capture the largest bucket first."""
+        started_s = time.monotonic()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()  # compiles kernels and lets libraries allocate outside the capture
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            run()
+        self._graphs[key] = graph
+        logger.debug("captured %s in %.2f s", key, time.monotonic() - started_s)
+
+    def run(self, key: Hashable, run: Callable[[], object]) -> None:
+        """Replay the graph of a key, capturing it first if it is new; or call `run` where graphs are off."""
+        if not self.enabled:
+            self.counts["eager"] += 1
+            run()
+            return
+        if key not in self._graphs:
+            self.counts["miss"] += 1
+            self.capture(key, run)
+        else:
+            self.counts["hit"] += 1
+        self._graphs[key].replay()

@@ -1,0 +1,51 @@
+"""Prompts of a burst, packed: one gather for all texts, one for all codes, one sum for all reference frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tts_batch.engine.kernels.frame import embed_frame
+from tts_batch.engine.packed import PackedTalker
+from tts_batch.engine.runner import PreparedRow
+from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR
+
+
+def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow], pad_text_id: int) -> Tensor:
+    """The prefill vectors [sum of prompt lengths, H] of some rows, one row after another."""
+    device = weights.text_table.device
+    text_ids = np.fromiter(chain.from_iterable(row.prompt.text_ids for row in rows), dtype=np.int64)
+    codec_ids = np.fromiter(chain.from_iterable(row.prompt.codec_ids for row in rows), dtype=np.int64)
+    x = _gather(weights.text_table, text_ids, device)
+    codec = _gather(weights.frame_tables, codec_ids, device)
+    x_vector_at = np.flatnonzero(codec_ids == X_VECTOR)
+    if len(x_vector_at):
+        vectors = [row.x_vector for row in rows if row.x_vector is not None and X_VECTOR in row.prompt.codec_ids]
+        codec[_upload(x_vector_at, device)] = torch.stack(vectors).to(codec)
+    frame_at = np.flatnonzero(codec_ids == REF_FRAME)
+    if len(frame_at):
+        frames = torch.cat([row.ref_codes for row in rows if row.ref_codes is not None]).to(torch.int32)
+        nothing = torch.zeros(len(frames), dtype=torch.int32, device=device)
+        no_text = torch.zeros_like(weights.text_table[:1])
+        codec[_upload(frame_at, device)] = embed_frame(
+            frames, weights.frame_tables, weights.frame_offsets, nothing, no_text
+        )
+    return x + codec
+
+
+def _gather(table: Tensor, ids: np.ndarray, device: torch.device) -> Tensor:
+    """Rows of a table, zeros where the id is not one."""
+    vectors = table[_upload(np.maximum(ids, 0), device)]
+    return vectors.masked_fill_(_upload(ids < 0, device)[:, None], 0)
+
+
+def _upload(array: np.ndarray, device: torch.device) -> Tensor:
+    host = torch.from_numpy(array)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+__all__ = ["NOTHING", "embed_prompts"]

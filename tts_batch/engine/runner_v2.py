@@ -1,0 +1,333 @@
+"""Runner v2: persistent rows on the device, continuous batching, whole frames replayed without the host looking in.
+
+One `step` admits a burst, prefills it, launches a window of frames, and then reads how the window before it ended:
+the device always has the next window queued while the host deals with the last. What must not enter: per-request
+work that happens every frame, and any wait on the device other than `_Window.wait`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
+from tts_batch.engine.errors import EngineError
+from tts_batch.engine.frame_loop import FrameLoop
+from tts_batch.engine.noise import seed_words
+from tts_batch.engine.packed import PackedTalker
+from tts_batch.engine.prompt_batch import embed_prompts
+from tts_batch.engine.request_state import (
+    DONE_CANCELLED,
+    DONE_EOS,
+    DONE_LENGTH,
+    DONE_LOOP,
+    RUNNING,
+    AdmittedRows,
+    RequestState,
+    StateShape,
+    warp_rows,
+)
+from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.scheduler import ActiveRow, PagePool, Scheduler
+
+if TYPE_CHECKING:
+    from tts_batch.model.qwen3_tts import Qwen3TTS
+
+FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """Resolved knobs of runner v2 (see profiles/)."""
+
+    max_num_seqs: int
+    num_pages: int
+    page_size: int = 64
+    frames_per_visit: int = 2  # frames replayed before the host looks at flags
+    prefill_tokens: int = 8_192  # at most so many prompt tokens in one pass
+    cuda_graph: bool = True
+    max_frames: int = 8_192  # longest budget of a request
+    max_model_len: int = 32_768  # longest prompt + budget
+    look_ahead: int = 0  # rows that may wait; 0: as many as decode together
+    wait_timeout_s: float = 30.0
+
+
+class ContinuousRunner:
+    """The Runner of the Model Runner V2 design."""
+
+    def __init__(self, model: Qwen3TTS, settings: RunnerSettings) -> None:
+        self.settings = settings
+        self._device = model.device
+        config = model.config.talker
+        self._weights = PackedTalker.pack(model.talker, settings.max_model_len)
+        self._pad_text_id = model.config.tts_pad_token_id
+        self._max_pages = -(-settings.max_model_len // settings.page_size)
+        dtype = self._weights.codec_head.dtype
+        shape = StateShape(
+            num_slots=settings.max_num_seqs + 1,  # the last one is nobody's: it fills up buckets
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            max_frames=settings.max_frames,
+            max_trailing=settings.max_model_len // 4,
+            max_pages=self._max_pages,
+            pad_text_id=self._pad_text_id,
+        )
+        self._state = RequestState(shape, dtype, self._device)
+        kv_pages = torch.zeros(
+            config.num_hidden_layers, 2, settings.num_pages, config.num_key_value_heads, settings.page_size,
+            config.head_dim, dtype=dtype, device=self._device,
+        )  # fmt: skip
+        self._loop = FrameLoop(self._weights, self._state, kv_pages, config.codec_eos_token_id)
+        self._graphs = CudaGraphs(settings.cuda_graph and self._device.type == "cuda")
+        self._buckets = row_buckets(settings.max_num_seqs)
+        self._bucket_slots = {
+            b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets
+        }
+        look_ahead = settings.look_ahead or settings.max_num_seqs
+        self._scheduler = Scheduler(settings.max_num_seqs, PagePool(settings.num_pages), settings.page_size, look_ahead)
+        self._flags = [_Flags(shape.num_slots, self._device) for _ in range(2)]
+        self._window: _Window | None = None
+        self._num_windows = 0
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._scheduler.max_num_seqs
+
+    @max_num_seqs.setter
+    def max_num_seqs(self, value: int) -> None:
+        self._scheduler.max_num_seqs = value
+
+    @property
+    def room(self) -> int:
+        return self._scheduler.room
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._scheduler.active or self._scheduler.num_waiting or self._window)
+
+    @property
+    def graph_counts(self) -> dict[str, int]:
+        """Frames replayed from a graph, captured on demand, and run eagerly."""
+        return dict(self._graphs.counts)
+
+    def warm_up(self) -> None:
+        """Capture the frame's graphs, the largest first. Nobody's slot stands in for every row."""
+        if self._graphs.enabled:
+            for bucket in reversed(self._buckets):
+                self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
+
+    def add(self, row: PreparedRow) -> None:
+        """Raises EngineError when the row could never fit."""
+        needed = self._scheduler.num_pages_for(row)
+        if needed > self._scheduler.pages.num_pages or row.request.max_frames > self.settings.max_frames:
+            raise EngineError(
+                f"a prompt of {row.prompt.num_tokens} tokens with a budget of {row.request.max_frames} frames does not "
+                f"fit: at most {self.settings.max_frames} frames and "
+                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache"
+            )
+        self._scheduler.add(row)
+
+    @torch.inference_mode()
+    def step(self) -> list[DecodedRow]:
+        admitted = self._scheduler.admit(time.monotonic())
+        if admitted:
+            self._start(admitted)
+        previous, self._window = self._window, self._launch_window()
+        return self._harvest(previous) if previous else []
+
+    @torch.inference_mode()
+    def cancel(self, request_id: str) -> bool:
+        if self._scheduler.drop_waiting(request_id):
+            return True
+        for active in self._scheduler.active.values():
+            if active.prepared.request.request_id == request_id:
+                self._state.done[active.slot] = DONE_CANCELLED
+                self._scheduler.release(active)
+                return True
+        return False
+
+    def evict(self) -> list[PreparedRow]:
+        rows = self._scheduler.evict()
+        self._window = None
+        self._state.done.fill_(DONE_CANCELLED)
+        return rows
+
+    @property
+    def _nobody(self) -> int:
+        return self.settings.max_num_seqs
+
+    def _start(self, admitted: Sequence[ActiveRow]) -> None:
+        """Write the slots of new rows and run their prompts, in passes of at most `prefill_tokens` tokens."""
+        requests = [active.prepared.request for active in admitted]
+        prompts = [active.prepared.prompt for active in admitted]
+        trailing = np.full((len(admitted), self._state.trailing_ids.shape[1]), self._pad_text_id, dtype=np.int32)
+        pages = np.zeros((len(admitted), self._max_pages), dtype=np.int32)
+        for i, (active, prompt) in enumerate(zip(admitted, prompts, strict=True)):
+            trailing[i, : len(prompt.trailing_ids)] = prompt.trailing_ids
+            pages[i, : len(active.pages)] = active.pages
+        floats, ints = warp_rows([request.sampling for request in requests])
+        slots = self._upload(torch.tensor([active.slot for active in admitted]))
+        block_table = self._upload(torch.from_numpy(pages))
+        lens = [prompt.num_tokens for prompt in prompts]
+        self._state.start(
+            slots,
+            AdmittedRows(
+                prompt_lens=self._upload(torch.tensor(lens, dtype=torch.int32)),
+                max_frames=self._upload(torch.tensor([r.max_frames for r in requests], dtype=torch.int32)),
+                trailing_ids=self._upload(torch.from_numpy(trailing)),
+                trailing_lens=self._upload(torch.tensor([len(p.trailing_ids) for p in prompts], dtype=torch.int32)),
+                block_table=block_table,
+                seeds=self._upload(seed_words([request.seed for request in requests])),
+                warp_floats=self._upload(floats),
+                warp_ints=self._upload(ints),
+            ),
+        )
+        x = embed_prompts(self._weights, [active.prepared for active in admitted], self._pad_text_id)
+        self._state.hidden[slots] = self._prefill(x, lens, block_table)
+
+    def _prefill(self, x: Tensor, lens: list[int], block_table: Tensor) -> Tensor:
+        """Hidden states [rows, H] of each row's last prompt token."""
+        last = torch.empty(len(lens), x.shape[1], dtype=x.dtype, device=x.device)
+        for chunk in _chunks(lens, self.settings.prefill_tokens):
+            sizes = [part.stop - part.start for part in chunk.parts]
+            rows = slice(chunk.first_row, chunk.first_row + len(sizes))
+            starts = [part.start for part in chunk.parts]
+            positions = np.concatenate([np.arange(part.start, part.stop) for part in chunk.parts]).astype(np.int32)
+            row_of = np.repeat(np.arange(len(sizes)), sizes)
+            cu_seqlens = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+            tokens = slice(chunk.first_token, chunk.first_token + int(cu_seqlens[-1]))
+            table = block_table[rows]
+            at = self._upload(torch.from_numpy(positions))
+            page = table[self._upload(torch.from_numpy(row_of)), (at // self.settings.page_size).long()]
+            hidden = self._loop.run_prefill(
+                x[tokens].clone(),
+                at,
+                page * self.settings.page_size + at % self.settings.page_size,
+                table,
+                self._upload(torch.from_numpy(cu_seqlens)),
+                self._upload(torch.tensor(starts, dtype=torch.int32)),
+                max(sizes),
+            )
+            # A row's last chunk is the one that counts: it overwrites what earlier ones left.
+            last[rows] = hidden[self._upload(torch.from_numpy(cu_seqlens[1:].astype(np.int64) - 1))]
+        return last
+
+    def _launch_window(self) -> _Window | None:
+        """Queue some frames of every active row and the copy of their flags; wait for nothing."""
+        rows = tuple(self._scheduler.active.values())
+        if not rows:
+            return None
+        bucket = bucket_for(len(rows), self._buckets)
+        slots = np.full(bucket, self._nobody, dtype=np.int32)
+        slots[: len(rows)] = [row.slot for row in rows]
+        static = self._bucket_slots[bucket]
+        static.copy_(self._upload(torch.from_numpy(slots)))
+        for _ in range(self.settings.frames_per_visit):
+            self._graphs.run(bucket, lambda: self._loop.run_frame(static))
+        flags = self._flags[self._num_windows % 2]
+        self._num_windows += 1
+        flags.start_copy(self._state)
+        return _Window(rows, flags)
+
+    def _harvest(self, window: _Window) -> list[DecodedRow]:
+        done, num_frames = window.flags.wait(self.settings.wait_timeout_s)
+        ended = [row for row in window.rows if done[row.slot] in FINISH_REASONS and self._still_holds(row)]
+        if not ended:
+            return []
+        now_s = time.monotonic()
+        slots = self._upload(torch.tensor([row.slot for row in ended]))
+        lens = [int(num_frames[row.slot]) for row in ended]
+        codes = self._state.codes[:, : max(lens)][slots]  # a copy: the slots may be taken again at once
+        self._state.done[slots] = DONE_CANCELLED
+        for row in ended:
+            self._scheduler.release(row)
+        return [
+            DecodedRow(
+                prepared=row.prepared,
+                codes=codes[i, :length].clone(),
+                finish_reason=FINISH_REASONS[int(done[row.slot])],
+                eos=bool(done[row.slot] == DONE_EOS),
+                metrics={
+                    "queue_s": row.admitted_at_s - row.prepared.ready_at_s,
+                    "decode_s": now_s - row.admitted_at_s,
+                },
+            )
+            for i, (row, length) in enumerate(zip(ended, lens, strict=True))
+        ]
+
+    def _still_holds(self, row: ActiveRow) -> bool:
+        return self._scheduler.active.get(row.slot) is row
+
+    def _upload(self, host: Tensor) -> Tensor:
+        if self._device.type != "cuda":
+            return host.to(self._device)
+        return host.pin_memory().to(self._device, non_blocking=True)
+
+
+class _Flags:
+    """`done` and `num_frames` of every slot on their way to the host."""
+
+    def __init__(self, num_slots: int, device: torch.device) -> None:
+        self._on_cuda = device.type == "cuda"
+        self._host = torch.zeros(2, num_slots, dtype=torch.int32, pin_memory=self._on_cuda)
+        self._copied = torch.cuda.Event() if self._on_cuda else None
+
+    def start_copy(self, state: RequestState) -> None:
+        self._host.copy_(torch.stack([state.done, state.num_frames]), non_blocking=self._on_cuda)
+        if self._copied is not None:
+            self._copied.record()
+
+    def wait(self, timeout_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """done and num_frames, int32 [slots]. Raises EngineError when the device does not get there in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._copied is not None and not self._copied.query():
+            if time.monotonic() > deadline_s:
+                raise EngineError(f"the device did not finish a window of frames within {timeout_s:g} s")
+            time.sleep(0.0002)
+        done, num_frames = self._host.numpy().copy()
+        return done, num_frames
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """Frames that were launched together: whose, and where their flags arrive."""
+
+    rows: tuple[ActiveRow, ...]
+    flags: _Flags
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One prefill pass: parts[i] are the prompt positions of row first_row + i."""
+
+    first_row: int
+    first_token: int
+    parts: tuple[range, ...]
+
+
+def _chunks(lens: Sequence[int], budget: int) -> list[_Chunk]:
+    """Cut prompts, one after another, into passes of at most `budget` tokens; only a pass's ends are cut rows."""
+    chunks: list[_Chunk] = []
+    parts: list[range] = []
+    first_row = first_token = used = token = 0
+    for row, length in enumerate(lens):
+        start = 0
+        while start < length:
+            size = min(length - start, budget - used)
+            if size == 0:
+                chunks.append(_Chunk(first_row, first_token, tuple(parts)))
+                parts, first_row, first_token, used = [], row, token, 0
+                continue
+            parts.append(range(start, start + size))
+            start, used, token = start + size, used + size, token + size
+    chunks.append(_Chunk(first_row, first_token, tuple(parts)))
+    return chunks
+
+
+__all__ = ["RUNNING", "ContinuousRunner", "RunnerSettings"]

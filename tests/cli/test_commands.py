@@ -52,6 +52,7 @@ def test_synth_says_nothing_on_stdout_and_3_when_rows_fail(table: Path, tmp_path
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "failed=1" in captured.err
+    assert "1 of 2 rows are clips" in captured.err
     assert pq.read_table(out / "failures.parquet")["reason"].to_pylist() == ["empty_text"]
 
 

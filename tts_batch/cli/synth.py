@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tts_batch.cli.options import SectionCommand, job_options
 from tts_batch.cli.recipe import read_job
 from tts_batch.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from tts_batch.run.summary import JobSummary
 
 
 @click.command(cls=SectionCommand)
@@ -24,6 +27,16 @@ def synth(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
     from tts_batch.run.job import run_job
 
     summary = run_job(job)
+    click.echo(_closing_words(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status
+
+
+def _closing_words(summary: JobSummary) -> str:
+    told = f"{summary.out}: {summary.ok} of {summary.rows} rows are clips, {summary.audio_s:.0f} s of audio."
+    if summary.failed:
+        told += f" {summary.failed} failed: see {summary.out / 'failures.parquet'}."
+    if summary.pending:
+        told += f" {summary.pending} are left: the same command goes on."
+    return told

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tts_batch.run import writer as writer_module
+from tts_batch.run.clips import clip_path
 from tts_batch.run.journal import Outcome, read_outcomes, segment_path
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
@@ -94,15 +95,34 @@ def test_one_bad_write_fails_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert two.status == "ok"
 
 
-@pytest.mark.parametrize("place", [0, 1, 5])
-def test_a_full_disk_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    """Places: the first clip, the second, the journal itself (after two clips, two folders and the run folder)."""
+@pytest.mark.parametrize(
+    ("full", "kept"),
+    [
+        (lambda call: call >= 0, []),  # not even the first clip
+        (lambda call: call == 1, ["a"]),  # not the second, which makes room for the line of the first
+        (lambda call: call == 5, []),  # not the journal, after two clips, two folders and the run folder
+    ],
+)
+def test_a_full_disk_ends_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Callable[[int], bool], kept: list[str]
+) -> None:
     monkeypatch.setattr(writer_module, "GROUP_S", 0.05)
     writer, segment, ears = open_writer(tmp_path)
-    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, lambda call: call >= place))
+    monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, full))
     writer.put(Outcome("a", "f", "i", "ok"), b"wav")
     writer.put(Outcome("b", "f", "i", "ok"), b"wav")
     assert ears.broke.wait(10)
     assert isinstance(ears.error, DiskFullError)
-    assert ears.groups == []
-    assert segment.read_bytes() == b""  # no line, whole or torn
+    assert [outcome.id for outcome in read_outcomes(segment)] == kept
+    assert [outcome.id for group in ears.groups for outcome in group] == kept
+    assert segment.read_bytes().endswith(b"\n") == bool(kept)  # no torn line
+    assert not list(segment.parent.glob("tmp/*")) or not kept
+
+
+def test_a_name_that_is_taken_by_a_folder_fails_one_row(tmp_path: Path) -> None:
+    (tmp_path / clip_path("a")).mkdir(parents=True)
+    writer, segment, _ = open_writer(tmp_path)
+    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
+    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    writer.close()
+    assert [outcome.reason for outcome in read_outcomes(segment)] == ["write_failed", None]

@@ -153,9 +153,11 @@ class Worker:
         outcome = self._outcome(active, result, failure)
         if failure is not None or result.audio is None:
             self._writer.put(outcome)
-            return
-        codes = encode_codes(result.codes) if self._save_codes and result.codes is not None else None
-        self._writer.put(outcome, encode_wav(result.audio, result.sample_rate), codes)
+        else:
+            codes = encode_codes(result.codes) if self._save_codes and result.codes is not None else None
+            self._writer.put(outcome, encode_wav(result.audio, result.sample_rate), codes)
+        if not self._active and not self._inbox:
+            self._writer.hurry()
 
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")

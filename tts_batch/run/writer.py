@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
 
 from tts_batch.run.clips import clip_path
@@ -24,10 +25,18 @@ class DiskFullError(Exception):
     """There is no room for what was made. Nothing half-written stands under a final name."""
 
 
+_Moves = list[tuple[Path, Path]]  # temporary name → final name
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     outcome: Outcome
     files: tuple[tuple[str, bytes], ...]  # (path relative to the run folder, content)
+
+
+class _Word(Enum):
+    HURRY = auto()
+    END = auto()
 
 
 class ClipWriter:
@@ -49,7 +58,8 @@ class ClipWriter:
         self._segment = SegmentWriter(segment)
         self._committed = committed
         self._broken = broken
-        self._queue: queue.Queue[_Entry | None] = queue.Queue(_QUEUE_ROWS)
+        self._queue: queue.Queue[_Entry | _Word] = queue.Queue(_QUEUE_ROWS)
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
@@ -66,22 +76,30 @@ class ClipWriter:
             outcome = replace(outcome, codes=path)
         self._queue.put(_Entry(outcome, tuple(files)))
 
+    def hurry(self) -> None:
+        """Commit what is queued without waiting for more: nothing is under way."""
+        self._queue.put(_Word.HURRY)
+
     def close(self) -> None:
         """Commit what is queued and end the thread."""
-        self._queue.put(None)
+        self._queue.put(_Word.END)
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while group := self._collect():
-                self._committed(self._commit(group))
+            while not self._ending:
+                if group := self._collect():
+                    self._commit(group)
+        except OSError as error:
+            full = error.errno in _DISK_FULL
+            self._broken(DiskFullError(f"The disk of {self._out} is full.") if full else error)
         except Exception as error:
             self._broken(error)
         finally:
             self._segment.close()
 
     def _collect(self) -> list[_Entry]:
-        """Wait for a row, then for more until the group is full or a second old; empty after `close`."""
+        """Wait for a row, then for more until the group is full or a second old, or a word ends the wait."""
         group: list[_Entry] = []
         deadline = float("inf")
         while len(group) < GROUP_ROWS:
@@ -89,51 +107,74 @@ class ClipWriter:
                 entry = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0) if group else None)
             except queue.Empty:
                 break
-            if entry is None:
-                self._queue.put(None)  # for the next call: this group goes first
+            if entry is _Word.END:
+                self._ending = True
                 break
+            if entry is _Word.HURRY:
+                if group:
+                    break
+                continue
             if not group:
                 deadline = time.monotonic() + GROUP_S
             group.append(entry)
         return group
 
-    def _commit(self, group: list[_Entry]) -> list[Outcome]:
-        """Audio, its name, its folder's entry, then the journal: each on the disk before the next."""
-        outcomes, renames = [], []
+    def _commit(self, group: list[_Entry]) -> None:
+        """Audio, its name, its folder's entry, then the journal: each on the disk before the next.
+
+        When the disk fills up, what fits is committed before the error goes on.
+        """
+        staged: list[tuple[Outcome, _Moves]] = []
+        full: OSError | None = None
         for number, entry in enumerate(group):
             try:
-                staged = [self._stage(f"{number}-{place}", content) for place, (_, content) in enumerate(entry.files)]
+                staged.append((entry.outcome, self._stage(number, entry)))
             except OSError as error:
                 if error.errno in _DISK_FULL:
-                    raise DiskFullError(f"The disk of {self._out} is full.") from error
-                outcomes.append(_write_failed(entry.outcome, error))
-            else:
-                outcomes.append(entry.outcome)
-                renames += [(source, self._out / path) for source, (path, _) in zip(staged, entry.files, strict=True)]
-        try:
-            folders = {target.parent for _, target in renames}
-            if any(not folder.is_dir() for folder in folders):
-                for folder in folders:
-                    folder.mkdir(exist_ok=True)
-                sync_folder(self._out)
-            for source, target in renames:
-                source.rename(target)
-            for folder in folders:
-                sync_folder(folder)
-            self._segment.append(outcomes)
-        except OSError as error:
-            if error.errno in _DISK_FULL:
-                raise DiskFullError(f"The disk of {self._out} is full.") from error
-            raise
-        return outcomes
+                    full = error
+                    break
+                staged.append((_write_failed(entry.outcome, error), []))
+        outcomes = self._publish(staged)
+        self._segment.append(outcomes)
+        self._committed(outcomes)
+        if full is not None:
+            raise full
 
-    def _stage(self, name: str, content: bytes) -> Path:
-        path = self._temporary / name
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        return path
+    def _stage(self, number: int, entry: _Entry) -> _Moves:
+        """Write a row's files under temporary names; all or none of them."""
+        moves = []
+        for place, (path, content) in enumerate(entry.files):
+            temporary = self._temporary / f"{number}-{place}"
+            moves.append((temporary, self._out / path))
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                for written, _ in moves:
+                    written.unlink(missing_ok=True)
+                raise
+        return moves
+
+    def _publish(self, staged: list[tuple[Outcome, _Moves]]) -> list[Outcome]:
+        """Give the files their final names."""
+        folders = {target.parent for _, moves in staged for _, target in moves}
+        if any(not folder.is_dir() for folder in folders):
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+            sync_folder(self._out)
+        outcomes = []
+        for outcome, moves in staged:
+            try:
+                for temporary, target in moves:
+                    temporary.rename(target)
+            except OSError as error:
+                outcome = _write_failed(outcome, error)  # noqa: PLW2901
+            outcomes.append(outcome)
+        for folder in folders:
+            sync_folder(folder)
+        return outcomes
 
 
 def _write_failed(outcome: Outcome, error: OSError) -> Outcome:

@@ -1,94 +1,203 @@
-"""Code2Wav: finished codes to audio, cut at the official seams, trimmed to the sample."""
+"""Code2Wav: finished codes to audio. Pieces are pooled, decoded in packed batches, trimmed to the sample, delivered.
+
+Sequences are cut at the official seams, which count from the reference's first frame. On CUDA the decoder runs on a
+stream of its own beside the talker, and audio comes to the host by a copy that nobody waits for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tts_batch.engine.request import SAMPLES_PER_FRAME
+from tts_batch.engine.runner import DecodedRow
+from tts_batch.model.speech_tokenizer.pieces import Piece, cut_pieces
 
-if TYPE_CHECKING:
-    from tts_batch.model.speech_tokenizer import SpeechTokenizer
-    from tts_batch.model.speech_tokenizer.pieces import Piece
+Decode = Callable[[Tensor], Tensor]
+"""Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless."""
+
+MAX_BATCHES_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voiced:
+    """A row that left Code2Wav, with arrays of the receiver's own."""
+
+    row: DecodedRow
+    codes: NDArray[np.int16]  # [num_frames, 16]
+    audio: NDArray[np.float32] | None  # [num_frames * 1920]; None: memory ran out
+    code2wav_s: float  # from its last code to its last sample
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A row on its way: the audio it has so far, and how many pieces are missing."""
+
+    decoded: DecodedRow
+    codes: Tensor  # int16 [num_frames, 16] on the host, complete when a batch launched later is
+    audio: NDArray[np.float32] | None
+    pieces_left: int
+    submitted_at_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """One piece of a row: where to read the codes and where the audio goes."""
+    """One piece of a row: its codes, and where its audio goes."""
 
-    row: int
-    codes: Tensor  # [ref_frames + num_frames, 16]
-    piece: Piece
-    ref_frames: int
+    row: _Row
+    codes: Tensor  # [context + new frames, 16]
+    stop: int  # sample of the row's audio at which the piece ends
+    length: int  # samples of the row's audio in it: the last ones
 
     @property
     def num_frames(self) -> int:
-        return self.piece.frames.stop - self.piece.frames.start
+        return len(self.codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Jobs decoded together. Tensors the device may still read are kept here until `copied`."""
+
+    jobs: Sequence[_Job]
+    audio: Tensor  # on the host
+    copied: torch.cuda.Event | None
+    kept: Sequence[Tensor] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return self.copied is None or self.copied.query()
 
 
 class Code2Wav:
-    """Decodes pieces of like length together, at most `max_frames` frames at once, padding included."""
+    """Used from one thread. `submit` rows, then `poll` until they come back; nothing in here waits for the device."""
 
-    def __init__(self, speech_tokenizer: SpeechTokenizer, max_frames: int) -> None:
-        self._speech_tokenizer = speech_tokenizer
+    def __init__(self, decode: Decode, device: torch.device | str, max_frames: int, max_wait_s: float = 0.25) -> None:
+        """At most `max_frames` frames are decoded at once, padding included; a piece waits `max_wait_s` for others."""
+        self._decode = decode
+        self._device = torch.device(device)
         self._max_frames = max_frames
+        self._max_wait_s = max_wait_s
+        self._rows: dict[str, _Row] = {}
+        self._pool: list[_Job] = []
+        self._batches: list[_Batch] = []
+        self._ended: list[_Row] = []
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
 
-    def decode(self, rows: Sequence[tuple[Tensor, Tensor | None]]) -> list[NDArray[np.float32] | None]:
-        """Audio of rows of (codes [num_frames, 16], reference codes [ref_frames, 16] or None).
+    @property
+    def busy(self) -> bool:
+        """Whether any row is still in here."""
+        return bool(self._rows)
 
-        Returns:
-            float32 [num_frames * 1920] for each row, owned by the receiver; None where memory ran out.
-        """
-        audio: list[NDArray[np.float32] | None] = [
-            np.empty(len(codes) * SAMPLES_PER_FRAME, dtype=np.float32) for codes, _ in rows
-        ]
-        jobs = [job for row, (codes, ref_codes) in enumerate(rows) for job in _cut(row, codes, ref_codes)]
-        for group in self._groups(sorted(jobs, key=lambda job: -job.num_frames)):
-            for job, samples in self._decode_group(group):
-                target = audio[job.row]
-                if samples is None or target is None:
-                    audio[job.row] = None
-                else:
-                    stop = (job.piece.stop - job.ref_frames) * SAMPLES_PER_FRAME
-                    start = max(0, stop - len(samples))  # what lies before 0 is the reference's own sound
-                    target[start:stop] = samples[start - stop :]
-        return audio
+    def submit(self, decoded: DecodedRow) -> None:
+        """Take a row with all its codes."""
+        num_frames, ref_codes = len(decoded.codes), decoded.prepared.ref_codes
+        whole = decoded.codes if ref_codes is None else torch.cat([ref_codes.to(decoded.codes), decoded.codes])
+        ref_frames = len(whole) - num_frames
+        pieces = [piece for piece in cut_pieces(len(whole)) if piece.stop > ref_frames]
+        audio = np.empty(num_frames * SAMPLES_PER_FRAME, dtype=np.float32)
+        row = _Row(decoded, _to_host(decoded.codes.to(torch.int16)), audio, len(pieces), time.monotonic())
+        self._rows[decoded.prepared.request.request_id] = row
+        self._pool += [_job(row, whole, piece, ref_frames) for piece in pieces]
+        if not pieces:
+            self._ended.append(row)
 
-    def _groups(self, jobs: list[_Job]) -> Iterator[list[_Job]]:
-        """Neighbours of jobs sorted longest first, as many together as the frame budget allows."""
-        while jobs:
-            size = max(1, self._max_frames // jobs[0].num_frames)
-            yield jobs[:size]
-            jobs = jobs[size:]
+    def poll(self, *, drain: bool) -> list[Voiced]:
+        """Start what is worth starting (with `drain`: everything), and return the rows that are complete."""
+        self._start_batches(drain)
+        while self._batches and self._batches[0].is_done:
+            self._scatter(self._batches.pop(0))
+        now_s = time.monotonic()
+        ended, self._ended = self._ended, []
+        voiced = []
+        for row in ended:
+            if self._rows.pop(row.decoded.prepared.request.request_id, None) is row:
+                voiced.append(Voiced(row.decoded, row.codes.numpy().copy(), row.audio, now_s - row.submitted_at_s))
+        return voiced
 
-    def _decode_group(self, jobs: list[_Job]) -> Iterator[tuple[_Job, NDArray[np.float32] | None]]:
-        """The samples of each job, in halves when they do not fit in memory together."""
+    def drop(self, request_id: str) -> bool:
+        """Forget a row, wherever it is; False if it is not here."""
+        row = self._rows.pop(request_id, None)
+        self._pool = [job for job in self._pool if job.row is not row]
+        return row is not None
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._rows.clear()
+        self._pool.clear()
+        self._batches.clear()
+        self._ended.clear()
+
+    def _start_batches(self, drain: bool) -> None:
+        while self._pool and len(self._batches) < MAX_BATCHES_IN_FLIGHT:
+            self._pool.sort(key=lambda job: -job.num_frames)
+            size = max(1, self._max_frames // self._pool[0].num_frames)
+            oldest_s = min(job.row.submitted_at_s for job in self._pool)
+            if len(self._pool) < size and not drain and time.monotonic() - oldest_s < self._max_wait_s:
+                return
+            jobs, self._pool = self._pool[:size], self._pool[size:]
+            self._start(jobs)
+
+    def _start(self, jobs: Sequence[_Job]) -> None:
+        """Queue a batch, in halves when it does not fit in memory; a piece that does not fit alone ends its row."""
         try:
-            decoded = self._speech_tokenizer.decode_pieces([(job.codes, job.piece) for job in jobs])
-            samples = [piece.cpu().numpy() for piece in decoded]
+            self._batches.append(self._launch(jobs))
         except torch.OutOfMemoryError:
-            samples = None
-        if samples is not None:
-            yield from zip(jobs, samples, strict=True)
-        elif len(jobs) == 1:
-            yield jobs[0], None
-        else:
-            yield from self._decode_group(jobs[: len(jobs) // 2])
-            yield from self._decode_group(jobs[len(jobs) // 2 :])
+            if len(jobs) == 1:
+                self._finish_piece(jobs[0].row, failed=True)
+                return
+            torch.cuda.empty_cache()
+            self._start(jobs[: len(jobs) // 2])
+            self._start(jobs[len(jobs) // 2 :])
+
+    def _launch(self, jobs: Sequence[_Job]) -> _Batch:
+        rows = [job.codes for job in jobs]
+        if self._stream is None:
+            return _Batch(jobs, self._decode(_pad(rows)).float(), copied=None)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            codes = _pad(rows)
+            audio = self._decode(codes).float()
+            host = _to_host(audio)
+            copied = torch.cuda.Event()
+            copied.record()
+        return _Batch(jobs, host, copied, kept=(*rows, codes, audio))
+
+    def _scatter(self, batch: _Batch) -> None:
+        for job, samples in zip(batch.jobs, batch.audio.numpy(), strict=True):
+            if job.row.audio is not None:
+                decoded = samples[: job.num_frames * SAMPLES_PER_FRAME]
+                job.row.audio[job.stop - job.length : job.stop] = decoded[len(decoded) - job.length :]
+            self._finish_piece(job.row)
+
+    def _finish_piece(self, row: _Row, *, failed: bool = False) -> None:
+        row.pieces_left -= 1
+        if failed:
+            row.audio = None
+        if row.pieces_left == 0:
+            self._ended.append(row)
 
 
-def _cut(row: int, codes: Tensor, ref_codes: Tensor | None) -> list[_Job]:
-    """The pieces of a row that hold new audio. Seams count from the reference's first frame."""
-    from tts_batch.model.speech_tokenizer.pieces import cut_pieces
+def _job(row: _Row, whole: Tensor, piece: Piece, ref_frames: int) -> _Job:
+    stop = (piece.stop - ref_frames) * SAMPLES_PER_FRAME
+    # What lies before the row's first sample is the reference's own sound.
+    length = min(stop, (piece.stop - piece.start) * SAMPLES_PER_FRAME)
+    return _Job(row, whole[piece.frames], stop, length)
 
-    if ref_codes is None:
-        ref_codes = codes[:0]
-    whole = torch.cat([ref_codes.cpu(), codes.cpu()])
-    ref_frames = len(ref_codes)
-    return [_Job(row, whole, piece, ref_frames) for piece in cut_pieces(len(whole)) if piece.stop > ref_frames]
+
+def _to_host(x: Tensor) -> Tensor:
+    """A copy on the host, queued on the current stream."""
+    if not x.is_cuda:
+        return x.clone()
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+
+
+def _pad(rows: Sequence[Tensor]) -> Tensor:
+    """[frames, 16] each -> int64 [batch, 16, frames]."""
+    return pad_sequence([row.long() for row in rows], batch_first=True).transpose(1, 2)

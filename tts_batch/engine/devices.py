@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 
 PLUGINS = {"npu": "torch_npu", "musa": "torch_musa"}  # devices that torch learns from a package of their maker
 RUNNERS = ("v1", "v2")
-READY_RUNNERS = ("v1",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,12 @@ def _resolve_dtype(asked: str, device: torch.device) -> torch.dtype:
 
 
 def _resolve_runner(asked: str | None, device: torch.device) -> str:
-    if asked in READY_RUNNERS:
-        return asked
-    if asked in RUNNERS:
-        raise EngineConfigError(f"runner {asked!r} is not in this version; use --runner v1.")
-    if asked is not None:
+    if asked is None:
+        runner = "v2" if device.type == "cuda" and torch.version.hip is None else "v1"
+        logger.info("runner %s: the default on %s", runner, device)
+        return runner
+    if asked not in RUNNERS:
         raise EngineConfigError(f"runner {asked!r} is not one of {', '.join(RUNNERS)}.")
-    logger.info("runner v1: the only one in this version (device %s)", device)
-    return "v1"
+    if asked == "v2" and device.type not in ("cpu", "cuda"):
+        raise EngineConfigError(f"runner v2 runs on cuda and cpu, not on {device.type}; use --runner v1.")
+    return asked

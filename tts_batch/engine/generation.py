@@ -24,11 +24,12 @@ from tts_batch.engine.errors import EngineError
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result, spoken_result
-from tts_batch.engine.runner import DecodedRow, Runner
+from tts_batch.engine.runner import Runner
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.01
+DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
 
 
@@ -126,6 +127,11 @@ class Generation:
                 self._take_in()
                 if self._runner.busy:
                     self._advance()
+                self._deliver()
+                if self._runner.busy:
+                    continue
+                if self._code2wav.busy:
+                    self._closing.wait(DEVICE_POLL_S)
                 elif self._exhausted:
                     break
                 else:
@@ -134,6 +140,7 @@ class Generation:
             self._error = error
         finally:
             self._runner.evict()
+            self._code2wav.clear()
             self._finished.set()
 
     def _take_in(self) -> None:
@@ -170,7 +177,8 @@ class Generation:
         except torch.OutOfMemoryError:
             self._lower_limit()
         else:
-            self._vocode([row for row in decoded if not self._drop_if_cancelled(row)])
+            for row in decoded:
+                self._code2wav.submit(row)
 
     def _lower_limit(self) -> None:
         """Start again with half as many rows; a row that does not even fit alone fails."""
@@ -188,32 +196,23 @@ class Generation:
         for row in rows:
             self._runner.add(row)
 
-    def _vocode(self, rows: list[DecodedRow]) -> None:
-        started_s = time.monotonic()
+    def _deliver(self) -> None:
+        """Put what Code2Wav has finished; when nothing more is coming for now, have it start what it holds."""
         with self._unit("code2wav"):
-            waves = self._code2wav.decode([(row.codes, row.prepared.ref_codes) for row in rows])
-        code2wav_s = (time.monotonic() - started_s) / max(1, len(rows))
-        for row, audio in zip(rows, waves, strict=True):
-            if audio is None:
+            voiced = self._code2wav.poll(drain=not self._runner.busy)
+        for clip in voiced:
+            if clip.audio is None:
                 message = "the device has too little memory to turn this row's codes into audio."
-                self._put(error_result(row.prepared.request.request_id, "out_of_memory", message))
+                self._put(error_result(clip.row.prepared.request.request_id, "out_of_memory", message))
             else:
-                self._put(spoken_result(row, audio, code2wav_s))
+                self._put(spoken_result(clip))
 
     def _drop_cancelled(self) -> None:
         with self._lock:
             cancelled = list(self._cancelled)
         for request_id in cancelled:
-            if self._runner.cancel(request_id):
+            if self._runner.cancel(request_id) or self._code2wav.drop(request_id):
                 self._put(cancelled_result(request_id))
-
-    def _drop_if_cancelled(self, row: DecodedRow) -> bool:
-        request_id = row.prepared.request.request_id
-        with self._lock:
-            cancelled = request_id in self._cancelled
-        if cancelled:
-            self._put(cancelled_result(request_id))
-        return cancelled
 
     def _put(self, result: SpeechResult, *, ends: bool = True) -> None:
         while not self._closing.is_set():

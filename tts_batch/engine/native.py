@@ -7,23 +7,16 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from tts_batch.engine.code2wav import Code2Wav
-from tts_batch.engine.devices import resolve_platform
+from tts_batch.engine.assemble import assemble
+from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
-from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
-from tts_batch.engine.runner_v1 import LockstepRunner
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
-
-_RUNNERS = {"v1": LockstepRunner}
-MAX_NUM_SEQS = {"cpu": 16}  # elsewhere 64
-CODE2WAV_FRAMES = {"cpu": 325}  # decoded at once; elsewhere 1300, some 5 GB in float32
-CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
 
 
 class NativeEngine:
@@ -35,28 +28,31 @@ class NativeEngine:
         """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
         _refuse_what_is_to_come(config)
         platform = resolve_platform(config)
-        device = platform.device.type
-        if device == "cuda":
+        if platform.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
         except (CheckpointError, WeightsError) as error:
             raise EngineConfigError(str(error)) from error
-        max_num_seqs = config.max_num_seqs or MAX_NUM_SEQS.get(device, 64)
-        self._stages: Stages | None = Stages(
-            preparer=Preparer(model),
-            runner=_RUNNERS[platform.runner](model, max_num_seqs),
-            code2wav=Code2Wav(model.speech_tokenizer, CODE2WAV_FRAMES.get(device, 1_300)),
-            stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device == "cpu" else 1),
-        )
+        self._open(model, platform, config)
+
+    @classmethod
+    def of_model(cls, model: Qwen3TTS, config: EngineConfig) -> NativeEngine:
+        """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused."""
+        engine = cls.__new__(cls)
+        engine._open(model, resolve_platform(config), config)
+        return engine
+
+    def _open(self, model: Qwen3TTS, platform: Platform, config: EngineConfig) -> None:
+        self._stages: Stages | None = assemble(model, platform, config)
         self._generation: Generation | None = None
         self._closed_because: str | None = None
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
             "dtype": str(platform.dtype).removeprefix("torch."),
-            "max_num_seqs": str(max_num_seqs),
+            "max_num_seqs": str(self._stages.runner.max_num_seqs),
         }
         logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from tts_batch.engine.code2wav import Voiced
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechResult
-from tts_batch.engine.runner import DecodedRow
 
 
-def spoken_result(row: DecodedRow, audio: NDArray[np.float32], code2wav_s: float) -> SpeechResult:
-    """A clip: float32 [num_frames * 1920], which the result then owns."""
+def spoken_result(clip: Voiced) -> SpeechResult:
+    """A clip."""
+    row = clip.row
     return SpeechResult(
         request_id=row.prepared.request.request_id,
-        audio=audio,
+        audio=clip.audio,
         sample_rate=SAMPLE_RATE_HZ,
-        codes=row.codes.numpy().astype(np.int16),
+        codes=clip.codes,
         num_frames=len(row.codes),
         finish_reason=row.finish_reason,
         eos=row.eos,
         effective=row.prepared.prompt.effective,
-        metrics={**row.prepared.metrics, **row.metrics, "code2wav_s": code2wav_s},
+        metrics={**row.prepared.metrics, **row.metrics, "code2wav_s": clip.code2wav_s},
     )
 
 

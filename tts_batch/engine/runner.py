@@ -32,7 +32,7 @@ class DecodedRow:
     """A row that has all its codes."""
 
     prepared: PreparedRow
-    codes: Tensor  # int64 [num_frames, 16], on the host
+    codes: Tensor  # integers [num_frames, 16], its own memory, on any device
     finish_reason: str  # "stop" | "length" | "loop"
     eos: bool
     metrics: Mapping[str, float]

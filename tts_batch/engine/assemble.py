@@ -1,0 +1,85 @@
+"""From a loaded model to an engine's stages: which runner, which decoder, and how much of everything."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tts_batch.engine.code2wav import Code2Wav, Decode
+from tts_batch.engine.code2wav_fast import FastCodecDecoder
+from tts_batch.engine.devices import Platform
+from tts_batch.engine.generation import Stages
+from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.request import EngineConfig
+from tts_batch.engine.runner import Runner
+from tts_batch.engine.runner_v1 import LockstepRunner
+from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
+
+if TYPE_CHECKING:
+    from tts_batch.model.qwen3_tts import Qwen3TTS
+
+logger = logging.getLogger(__name__)
+
+CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
+PAGE_SIZE = 64
+# Rows decoded together and frames decoded at once by Code2Wav: (v1, v2) of each device.
+MAX_NUM_SEQS = {"cpu": (16, 16), "cuda": (64, 512)}
+CODE2WAV_FRAMES = {"cpu": (325, 325), "cuda": (1_300, 5_200)}
+KV_SHARE = 0.6  # of the memory that is free once the weights are there; Code2Wav and prefill need the rest
+PAGES_PER_ROW = 16  # more than a row of default budget takes
+
+
+def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig) -> Stages:
+    """The stages of an engine, ready to run: kernels compiled, graphs captured."""
+    device = platform.device
+    is_v2 = platform.runner == "v2"
+    kind = device.type if device.type == "cpu" else "cuda"
+    max_num_seqs = config.max_num_seqs or MAX_NUM_SEQS[kind][is_v2]
+    runner: Runner
+    if is_v2:
+        runner = ContinuousRunner(model, _settings(model, max_num_seqs, config))
+        runner.warm_up()
+    else:
+        runner = LockstepRunner(model, max_num_seqs)
+    return Stages(
+        preparer=Preparer(model),
+        runner=runner,
+        code2wav=Code2Wav(_decoder(model, platform, is_v2), device, CODE2WAV_FRAMES[kind][is_v2]),
+        stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1),
+    )
+
+
+def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> RunnerSettings:
+    max_model_len = model.config.talker.max_position_embeddings
+    longest = -(-max_model_len // PAGE_SIZE)
+    num_pages = max(longest, max_num_seqs * PAGES_PER_ROW)
+    if model.device.type == "cuda":
+        stack = model.config.talker
+        page_bytes = (
+            2 * stack.num_hidden_layers * stack.num_key_value_heads * stack.head_dim * PAGE_SIZE
+            * model.talker.codec_head.weight.element_size()
+        )  # fmt: skip
+        free_bytes, _ = torch.cuda.mem_get_info(model.device)
+        num_pages = min(num_pages, int(free_bytes * KV_SHARE) // page_bytes)
+        logger.info("KV cache: %d pages of %d tokens, %.1f GiB", num_pages, PAGE_SIZE, num_pages * page_bytes / 2**30)
+    return RunnerSettings(
+        max_num_seqs=max_num_seqs,
+        num_pages=num_pages,
+        page_size=PAGE_SIZE,
+        cuda_graph=config.cuda_graph and not config.eager,
+        max_model_len=max_model_len,
+    )
+
+
+def _decoder(model: Qwen3TTS, platform: Platform, is_v2: bool) -> Decode:
+    exact = model.speech_tokenizer.decoder
+    if is_v2 and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
+        return FastCodecDecoder(exact, torch.bfloat16)
+
+    def decode(codes: Tensor) -> Tensor:
+        return exact(codes).float()
+
+    return decode

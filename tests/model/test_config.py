@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from tts_batch.model.config import (
     read_json,
 )
 
-RELEASED = Path(__file__).parent / "released"
+RELEASED = files("tts_batch.model") / "released"
 
 
 def released(name: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from importlib.resources import files
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
 from tts_batch.model.weights import WeightsError
 
-RELEASED = Path(__file__).parent / "released"
+RELEASED = files("tts_batch.model") / "released"
 
 
 def count(module: nn.Module) -> tuple[int, int]:

@@ -91,11 +91,12 @@ class FrameLoop:
 
     def _predict(self, x: Tensor, row: Tensor, positions: Tensor, kv: Tensor) -> Tensor:
         slot_mapping = row * PREDICTOR_POSITIONS + positions
+        context_lens = positions + 1
 
         def attend(layer_idx: int, qkv: Tensor) -> Tensor:
             k_pages, v_pages = kv[layer_idx]
             q = self._rotate(self.weights.predictor, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
-            return decode_attention(q, k_pages, v_pages, row[:, None], positions + 1).flatten(1)
+            return decode_attention(q, k_pages, v_pages, row[:, None], context_lens).flatten(1)
 
         return self.weights.predictor.forward(x, attend)
 

@@ -11,6 +11,7 @@ from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
 
+NEVER = 2**31 - 1
 RUNNING, DONE_EOS, DONE_LENGTH, DONE_LOOP, DONE_CANCELLED = range(5)
 """Values of `RequestState.done`. A free slot is DONE_CANCELLED: whatever runs over it changes nothing."""
 
@@ -44,6 +45,7 @@ class RequestState:
         self.positions = zeros(dtype=torch.int32)  # where the next token goes
         self.num_frames = zeros(dtype=torch.int32)
         self.max_frames = zeros(dtype=torch.int32)
+        self.end_at = zeros(dtype=torch.int32).fill_(NEVER)  # frames after which the row ends as if by EOS: benchmarks only
         self.done = zeros(dtype=torch.int32).fill_(DONE_CANCELLED)
         self.seen = zeros(shape.vocab_size, dtype=torch.bool)  # first codes generated so far
         self.codes = zeros(shape.max_frames, NUM_CODEBOOKS, dtype=torch.int16)
@@ -79,6 +81,7 @@ class RequestState:
         self.positions[slots] = rows.prompt_lens
         self.num_frames[slots] = 0
         self.max_frames[slots] = rows.max_frames
+        self.end_at[slots] = rows.end_at
         self.seen[slots] = False
         self.trailing_ids[slots] = rows.trailing_ids
         self.trailing_lens[slots] = rows.trailing_lens
@@ -95,6 +98,7 @@ class AdmittedRows:
 
     prompt_lens: Tensor  # int32 [N]
     max_frames: Tensor  # int32 [N]
+    end_at: Tensor  # int32 [N]; NEVER: only the model's own EOS ends the row
     trailing_ids: Tensor  # int32 [N, max_trailing]
     trailing_lens: Tensor  # int32 [N]
     block_table: Tensor  # int32 [N, max_pages]
@@ -117,6 +121,6 @@ def warp_rows(params: list[SamplingParams]) -> tuple[Tensor, Tensor]:
 
 
 __all__ = [
-    "DONE_CANCELLED", "DONE_EOS", "DONE_LENGTH", "DONE_LOOP", "RUNNING",
+    "DONE_CANCELLED", "DONE_EOS", "DONE_LENGTH", "DONE_LOOP", "NEVER", "RUNNING",
     "AdmittedRows", "RequestState", "StateShape", "seed_words", "warp_rows",
 ]  # fmt: skip

@@ -132,7 +132,7 @@ class _Batch:
 
         ended, keep = [], []
         for i, (row, new) in enumerate(zip(self.rows, codes.cpu(), strict=True)):
-            if new[0] == self._eos_id:
+            if row.end_at == self._frame or (row.end_at is None and new[0] == self._eos_id):
                 ended.append(self._end(i, "stop"))
             elif self._frame == row.request.max_frames:
                 ended.append(self._end(i, "length"))

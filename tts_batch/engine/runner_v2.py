@@ -27,6 +27,7 @@ from tts_batch.engine.request_state import (
     DONE_EOS,
     DONE_LENGTH,
     DONE_LOOP,
+    NEVER,
     RUNNING,
     AdmittedRows,
     RequestState,
@@ -180,6 +181,7 @@ class ContinuousRunner:
             AdmittedRows(
                 prompt_lens=self._upload(torch.tensor(lens, dtype=torch.int32)),
                 max_frames=self._upload(torch.tensor([r.max_frames for r in requests], dtype=torch.int32)),
+                end_at=self._upload(torch.tensor([a.prepared.end_at or NEVER for a in admitted], dtype=torch.int32)),
                 trailing_ids=self._upload(torch.from_numpy(trailing)),
                 trailing_lens=self._upload(torch.tensor([len(p.trailing_ids) for p in prompts], dtype=torch.int32)),
                 block_table=block_table,

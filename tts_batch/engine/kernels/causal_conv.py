@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,9 @@ class Snake:
 class Tile:
     """What one program computes: `rows` outputs by `cols` + `more_cols` channels, `depth` products at a step.
 
-    Sizes are powers of two; a width like 192 is cut as 128 + 64, two products that share the tile of x.
+    Sizes are powers of two; a width like 192 is cut as 128 + 64, two products that share the tile of x. A tile may be
+    wider than what is left of the channels. With `resident` programs a multiprocessor, each computes tile after tile
+    and loads the next one while it finishes the last.
     """
 
     rows: int
@@ -57,6 +60,7 @@ class Tile:
     depth: int = 64
     num_warps: int = 8
     num_stages: int = 3
+    resident: int = 0
 
 
 def causal_conv(
@@ -74,10 +78,12 @@ def causal_conv(
     tile = tile or tile_for(c_in, c_out, conv.taps)
     out = torch.empty(batch, length, c_out, dtype=out_dtype or x.dtype, device=x.device) if keep else None
     snaked = torch.empty(batch, length, c_out, dtype=x.dtype, device=x.device) if snake else None
-    grid = (batch * triton.cdiv(length, tile.rows) * (c_out // (tile.cols + tile.more_cols)),)
-    _conv_kernel[grid](
-        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked, length,
-        C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, **_constants(tile),
+    num_tiles = batch * triton.cdiv(length, tile.rows) * triton.cdiv(c_out, tile.cols + tile.more_cols)
+    num_programs = min(num_tiles, tile.resident * _multiprocessors(x.device)) if tile.resident else num_tiles
+    _conv_kernel[(num_programs,)](
+        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked, length, num_tiles,
+        C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, PERSISTENT=tile.resident > 0,
+        **_constants(tile),
     )  # fmt: skip
     return out, snaked
 
@@ -132,6 +138,11 @@ def _descriptors(x: Tensor, weight: Tensor, tile: Tile) -> tuple[TensorDescripto
     )
 
 
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 def _parameters(snake: Snake | None) -> tuple[Tensor | None, Tensor | None]:
     return (snake.frequency, snake.height) if snake else (None, None)
 
@@ -156,11 +167,16 @@ def _twin(
 
 
 @jit
-def _snake(x, frequency_ptr, height_ptr, cols):
-    angle = x * tl.load(frequency_ptr + cols)[None, :]
+def _by_channel(ptr, cols, C: tl.constexpr):
+    return tl.load(ptr + cols, mask=cols < C, other=0.0)[None, :]
+
+
+@jit
+def _snake(x, frequency_ptr, height_ptr, cols, C: tl.constexpr):
+    angle = x * _by_channel(frequency_ptr, cols, C)
     # The hardware's cosine is good to 1e-6, far below bfloat16; the exact one would cost more than the product.
     cosine = libdevice.fast_cosf(angle) if _HAS_FAST_COSINE else tl.cos(angle)
-    return x + tl.load(height_ptr + cols)[None, :] * (1.0 - cosine)
+    return x + _by_channel(height_ptr, cols, C) * (1.0 - cosine)
 
 
 @jit
@@ -183,60 +199,57 @@ def _accumulate(
 
 @jit
 def _finish(
-    acc, first_row, first_col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+    acc, batch, first_row, first_col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
     ROWS: tl.constexpr, COLS: tl.constexpr, C_OUT: tl.constexpr,
 ):  # fmt: skip
-    """Bias, residual, Snake and stores of one accumulated tile; the pointers are those of its batch row."""
+    """Bias, residual, Snake and stores of one accumulated tile."""
+    start = batch.to(tl.int64) * length * C_OUT
     rows = first_row + tl.arange(0, ROWS)
     cols = first_col + tl.arange(0, COLS)
     at = rows[:, None] * C_OUT + cols[None, :]
-    inside = (rows < length)[:, None]
-    y = acc + tl.load(bias_ptr + cols)[None, :]
+    inside = (rows < length)[:, None] & (cols < C_OUT)[None, :]
+    y = acc + _by_channel(bias_ptr, cols, C_OUT)
     if residual_ptr is not None:
-        y += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        y += tl.load(residual_ptr + start + at, mask=inside, other=0.0).to(tl.float32)
     if out_ptr is not None:
-        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + start + at, y.to(out_ptr.dtype.element_ty), mask=inside)
     if snaked_ptr is not None:
-        y = _snake(y, frequency_ptr, height_ptr, cols)
-        tl.store(snaked_ptr + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
+        y = _snake(y, frequency_ptr, height_ptr, cols, C_OUT)
+        tl.store(snaked_ptr + start + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
 
 
 @jit
 def _conv_kernel(
     x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
-    C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
+    num_tiles, C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+    PERSISTENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    # Neighbouring programs share rows of x, the larger operand, and so find them in the L2 cache.
-    num_col_tiles: tl.constexpr = C_OUT // (COLS + MORE)
+    # Neighbouring tiles share rows of x, the larger operand, and so find them in the L2 cache.
+    num_col_tiles: tl.constexpr = (C_OUT + COLS + MORE - 1) // (COLS + MORE)
     num_row_tiles = tl.cdiv(length, ROWS)
-    tile = tl.program_id(0)
-    col = (tile % num_col_tiles) * (COLS + MORE)
-    row = (tile // num_col_tiles % num_row_tiles) * ROWS
-    batch = tile // num_col_tiles // num_row_tiles
-    acc, more = _accumulate(
-        x_desc, weight_desc, more_desc, batch, row, col, C_IN, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
-    )
-    start = batch.to(tl.int64) * length * C_OUT
-    if residual_ptr is not None:
-        residual_ptr += start
-    if out_ptr is not None:
-        out_ptr += start
-    if snaked_ptr is not None:
-        snaked_ptr += start
-    _finish(
-        acc, row, col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ROWS, COLS, C_OUT
-    )
-    if MORE > 0:
+    for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=PERSISTENT):
+        col = (tile % num_col_tiles) * (COLS + MORE)
+        row = (tile // num_col_tiles % num_row_tiles) * ROWS
+        batch = tile // num_col_tiles // num_row_tiles
+        acc, more = _accumulate(
+            x_desc, weight_desc, more_desc, batch, row, col, C_IN, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
+        )
         _finish(
-            more, row, col + COLS, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
-            ROWS, MORE, C_OUT,
+            acc, batch, row, col, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+            ROWS, COLS, C_OUT,
         )  # fmt: skip
+        if MORE > 0:
+            _finish(
+                more, batch, row, col + COLS, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr,
+                snaked_ptr, ROWS, MORE, C_OUT,
+            )  # fmt: skip
 
 
 @jit
 def _square(ptr, row, col, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr):
-    return tl.load(ptr + (row + tl.arange(0, HEIGHT))[:, None] * C + (col + tl.arange(0, WIDTH))[None, :])
+    rows = row + tl.arange(0, HEIGHT)[:, None]
+    cols = col + tl.arange(0, WIDTH)[None, :]
+    return tl.load(ptr + rows * C + cols, mask=(rows < C) & (cols < C), other=0.0)
 
 
 @jit
@@ -254,23 +267,19 @@ def _unit_kernel(
         snaked_in_desc, weight_desc, more_desc, batch, row, 0, C, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
     )
     cols = tl.arange(0, COLS)
-    middle = _snake(acc + tl.load(bias_ptr + cols)[None, :], inner_frequency_ptr, inner_height_ptr, cols).to(dtype)
-    start = batch.to(tl.int64) * length * C
-    residual_ptr += start
-    snaked_ptr += start
-    if out_ptr is not None:
-        out_ptr += start
+    middle = _snake(acc + _by_channel(bias_ptr, cols, C), inner_frequency_ptr, inner_height_ptr, cols, C).to(dtype)
     acc = tl.dot(middle, _square(point_ptr, 0, 0, COLS, COLS, C))
     if MORE > 0:
         tail = COLS + tl.arange(0, MORE)
-        rest = _snake(more + tl.load(bias_ptr + tail)[None, :], inner_frequency_ptr, inner_height_ptr, tail).to(dtype)
+        rest = _snake(more + _by_channel(bias_ptr, tail, C), inner_frequency_ptr, inner_height_ptr, tail, C).to(dtype)
         acc = tl.dot(rest, _square(point_ptr, COLS, 0, MORE, COLS, C), acc)
         more = tl.dot(middle, _square(point_ptr, 0, COLS, COLS, MORE, C))
         more = tl.dot(rest, _square(point_ptr, COLS, COLS, MORE, MORE, C), more)
         _finish(
-            more, row, COLS, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
-            ROWS, MORE, C,
+            more, batch, row, COLS, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr,
+            snaked_ptr, ROWS, MORE, C,
         )  # fmt: skip
     _finish(
-        acc, row, 0, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ROWS, COLS, C
-    )
+        acc, batch, row, 0, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
+        ROWS, COLS, C,
+    )  # fmt: skip

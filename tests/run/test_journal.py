@@ -15,18 +15,20 @@ from tts_batch.run.journal import (
     list_segments,
     mend,
     next_run,
+    read_heads,
+    read_lines,
     read_outcomes,
     segment_path,
 )
 
 outcomes = st.builds(
     Outcome,
-    id=st.text(max_size=20),
+    id=st.text(st.characters(), max_size=20),
     fingerprint=st.text("0123456789abcdef", min_size=4, max_size=8),
     input_digest=st.just("0"),
     status=st.sampled_from(["ok", "failed"]),
     reason=st.none(),
-    message=st.none() | st.text(max_size=30),
+    message=st.none() | st.text(st.characters(), max_size=30),
     audio_bytes=st.integers(0, 2**40),
     duration_s=st.none() | st.floats(0, 1e6),
     seed=st.integers(0, 2**63 - 1),
@@ -40,6 +42,30 @@ def test_a_line_reads_back_whole(outcome: Outcome) -> None:
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert Outcome.from_line(line) == outcome
+
+
+@settings(deadline=None)
+@given(st.lists(outcomes, max_size=4))
+def test_heads_say_the_same_as_whole_lines(written: list[Outcome]) -> None:
+    with TemporaryDirectory() as folder:
+        path = segment_path(Path(folder), "w0", 1, 1)
+        writer = SegmentWriter(path)
+        writer.append(written)
+        writer.close()
+        path.write_bytes(path.read_bytes() + b'{"id":"torn","finger')
+        offsets = [offset for offset, _ in read_lines(path)]
+        assert list(read_heads(path)) == [
+            (
+                offset,
+                outcome.id,
+                outcome.fingerprint,
+                outcome.input_digest,
+                outcome.status == "ok",
+                outcome.audio_bytes,
+                outcome.duration_s or 0.0,
+            )
+            for offset, outcome in zip(offsets, written, strict=True)
+        ]
 
 
 @settings(max_examples=60, deadline=None)

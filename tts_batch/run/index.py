@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tts_batch.run.clips import clip_path, remove_clip
-from tts_batch.run.journal import Outcome, list_segments, read_lines
+from tts_batch.run.journal import Outcome, list_segments, read_heads
 
 if TYPE_CHECKING:
     from tts_batch.plan.planner import PlannedRow
@@ -116,22 +116,15 @@ def input_digest(planned: PlannedRow) -> str:
 def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
     columns = {name: array("Q") for name in _ENTRY.names or ()}
     for number, segment in enumerate(segments):
-        for offset, line in read_lines(segment):
-            try:
-                values = json.loads(line)
-                row_id, fingerprint, status = values["id"], values["fingerprint"], values["status"]
-                row_input = values["input_digest"]
-                audio_bytes, audio_ms = values["audio_bytes"], round((values["duration_s"] or 0) * 1_000)
-            except (ValueError, KeyError, TypeError):
-                continue  # damaged by a crash: the row is made again
+        for offset, row_id, fingerprint, row_input, ok, audio_bytes, audio_s in read_heads(segment):
             columns["id"].append(_hash(row_id))
             columns["fingerprint"].append(_hash(fingerprint))
             columns["input"].append(_hash(row_input))
             columns["segment"].append(number)
-            columns["ok"].append(status == "ok")
+            columns["ok"].append(ok)
             columns["offset"].append(offset)
             columns["audio_bytes"].append(audio_bytes)
-            columns["audio_ms"].append(audio_ms)
+            columns["audio_ms"].append(round(audio_s * 1_000))
     entries = np.empty(len(columns["id"]), _ENTRY)
     for name, values in columns.items():
         entries[name] = np.frombuffer(values, np.uint64) if len(values) else 0

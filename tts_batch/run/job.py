@@ -152,7 +152,8 @@ class _Job:
         if self._killers is not None:
             self._killers.close()
         self._spool.remove()
-        plan, mixed, index = self._plan, self._before.mixed, JournalIndex(self._out)
+        plan, mixed = self._plan, self._before.mixed
+        index = JournalIndex(self._out) if self._made else self._before.index
         if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
             totals = write_manifests(
                 self._out,

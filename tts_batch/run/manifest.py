@@ -158,10 +158,11 @@ def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]
     if row.failure is not None:
         values |= {"status": "failed", "reason": row.failure.reason, "message": row.failure.message, "attempts": 0}
         values |= {"max_frames": None, "seed": row.seed, "fingerprint": None}
-        values |= {name: _writable(value) for name, value in values.items() if isinstance(value, str)}
     elif outcome is not None:
         values |= {name: getattr(outcome, name) for name in _FROM_OUTCOME}
         values["checks"] = json.dumps(outcome.checks, separators=(",", ":")) if outcome.checks else None
+    if values["status"] == "failed":
+        values |= {name: _writable(value) for name, value in values.items() if isinstance(value, str)}
     return values
 
 

@@ -66,3 +66,11 @@ def test_a_checkpoint_that_is_none_is_5(tmp_path: Path, capsys: Output) -> None:
 def test_comparing_needs_a_model(capsys: Output) -> None:
     assert main(["doctor", "--compare-official"]) == ExitStatus.USAGE
     assert "--model" in capsys.readouterr().err
+
+
+def test_comparing_without_the_official_package_says_where_to_put_it(capsys: Output) -> None:
+    args = ["doctor", "--json", "--device", "cpu", "--model", "tiny", "--compare-official"]
+    assert main([*args, "--official-python", "/no/such/python"]) == ExitStatus.SOME_FAILED
+    level, detail = findings(capsys)["official"]
+    assert level == "problem"
+    assert "/no/such/python could not run the qwen_tts package" in detail

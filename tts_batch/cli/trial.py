@@ -15,7 +15,7 @@ TEXT = "Hello."
 MAX_FRAMES = 100  # 8 s: more than any voice needs for that word
 
 
-def try_checkpoint(checkpoint: Checkpoint, device: str) -> Iterator[Finding]:
+def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[Finding]:
     """Look at a resolved checkpoint and speak with it. The weights are loaded once, every name and shape checked."""
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.registry import open_engine
@@ -26,7 +26,7 @@ def try_checkpoint(checkpoint: Checkpoint, device: str) -> Iterator[Finding]:
     yield Finding("ok", "checkpoint", f"{checkpoint.path}: {config.kind}, {config.size}{revision}")
     yield _try_tokenizer(checkpoint)
     try:
-        engine = open_engine("native", EngineConfig(str(checkpoint.path), checkpoint.revision, device=device))
+        engine = open_engine("native", EngineConfig(str(checkpoint.path), device=device, dtype=dtype))
     except EngineError as error:
         yield Finding("problem", "weights", str(error))
         return

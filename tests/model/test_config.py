@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest

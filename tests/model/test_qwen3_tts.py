@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tts_batch import __version__
+from tts_batch.cli.bench import bench
 from tts_batch.cli.doctor import doctor
 from tts_batch.cli.plan import plan
 from tts_batch.cli.status import status
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (synth, plan, status, voices, doctor):
+for command in (synth, plan, status, voices, doctor, bench):
     cli.add_command(command)
 
 

@@ -32,7 +32,7 @@ KV_SHARE = 0.6  # of the memory that is free once the weights are there; Code2Wa
 PAGES_PER_ROW = 16  # more than a row of default budget takes
 
 
-def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig) -> Stages:
+def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer) -> Stages:
     """The stages of an engine, ready to run: kernels compiled, graphs captured."""
     device = platform.device
     is_v2 = platform.runner == "v2"
@@ -45,7 +45,7 @@ def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig) -> Stage
     else:
         runner = LockstepRunner(model, max_num_seqs)
     return Stages(
-        preparer=Preparer(model),
+        preparer=preparer,
         runner=runner,
         code2wav=Code2Wav(_decoder(model, platform, is_v2), device, CODE2WAV_FRAMES[kind][is_v2]),
         stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1),

@@ -11,6 +11,7 @@ from tts_batch.engine.assemble import assemble
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
+from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -38,14 +39,16 @@ class NativeEngine:
         self._open(model, platform, config)
 
     @classmethod
-    def of_model(cls, model: Qwen3TTS, config: EngineConfig) -> NativeEngine:
+    def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
         """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused."""
         engine = cls.__new__(cls)
-        engine._open(model, resolve_platform(config), config)
+        engine._open(model, resolve_platform(config), config, preparer)
         return engine
 
-    def _open(self, model: Qwen3TTS, platform: Platform, config: EngineConfig) -> None:
-        self._stages: Stages | None = assemble(model, platform, config)
+    def _open(
+        self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
+    ) -> None:
+        self._stages: Stages | None = assemble(model, platform, config, preparer or Preparer(model))
         self._generation: Generation | None = None
         self._closed_because: str | None = None
         self.info = {

@@ -23,6 +23,10 @@ class Preparer:
         self._model = model
         self._references = References(model)
 
+    def forget_references(self) -> None:
+        """Encode every voice anew."""
+        self._references = References(self._model)
+
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         """Raises an exception that `results.failure_result` turns into the row's reason."""
         started_s = time.monotonic()

@@ -45,7 +45,8 @@ class RequestState:
         self.positions = zeros(dtype=torch.int32)  # where the next token goes
         self.num_frames = zeros(dtype=torch.int32)
         self.max_frames = zeros(dtype=torch.int32)
-        self.end_at = zeros(dtype=torch.int32).fill_(NEVER)  # frames after which the row ends as if by EOS: benchmarks only
+        # Benchmarks only: frames after which the row ends as if by EOS.
+        self.end_at = zeros(dtype=torch.int32).fill_(NEVER)
         self.done = zeros(dtype=torch.int32).fill_(DONE_CANCELLED)
         self.seen = zeros(shape.vocab_size, dtype=torch.bool)  # first codes generated so far
         self.codes = zeros(shape.max_frames, NUM_CODEBOOKS, dtype=torch.int16)

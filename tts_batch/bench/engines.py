@@ -1,0 +1,55 @@
+"""Engines to measure: the released shapes with random weights, or a checkpoint, with forced ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+
+import torch
+
+from tts_batch.engine.devices import resolve_platform
+from tts_batch.engine.native import NativeEngine
+from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.request import EngineConfig, SpeechRequest
+from tts_batch.engine.runner import PreparedRow
+from tts_batch.model.checkpoint import resolve_checkpoint
+from tts_batch.model.config import CodecConfig, ModelConfig
+from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.text_tokenizer import TextTokenizer
+from tts_batch.model.tiny import build_tiny
+
+SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
+
+
+def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
+    """The Base model of a released shape. Its text tokenizer is the tiny checkpoint's, whose ids the table holds."""
+    folder = files("tts_batch.model") / "released"
+    model_config = ModelConfig.from_json(json.loads((folder / f"{SHAPES[shape]}.json").read_text()))
+    codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
+    platform = resolve_platform(config)
+    tokenizer = TextTokenizer(build_tiny("tiny-random", "base"))
+    return Qwen3TTS.random(model_config, codec, tokenizer, platform.device, platform.dtype, torch.float32)
+
+
+def load_model(config: EngineConfig) -> Qwen3TTS:
+    """The checkpoint of a configuration."""
+    platform = resolve_platform(config)
+    return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
+
+
+class ForcedEndPreparer(Preparer):
+    """Prepares rows that end where the benchmark says."""
+
+    def __init__(self, model: Qwen3TTS) -> None:
+        super().__init__(model)
+        self.ends: dict[str, int] = {}
+
+    def prepare(self, request: SpeechRequest) -> PreparedRow:
+        return replace(super().prepare(request), end_at=self.ends[request.request_id])
+
+
+def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, ForcedEndPreparer]:
+    """An engine on a model, and the preparer that its forced ends are told to."""
+    preparer = ForcedEndPreparer(model)
+    return NativeEngine.of_model(model, config, preparer), preparer

@@ -1,0 +1,113 @@
+"""What a benchmark asks for: rows of fixed seed, whose length is forced so that random weights cost what speech costs.
+
+A row's forced end acts on the device as an EOS would: admission, KV cache and budget see only its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference, SamplingParams, SpeechRequest
+
+MEAN_FRAMES, MIN_FRAMES, MAX_FRAMES = 52, 12, 200
+SPREAD = 0.45  # of the log-normal lengths
+FRAMES_PER_TEXT_TOKEN = 3.5  # of English speech: 12.5 frames and about 3.5 tokens a second
+REFERENCE_S = (3.0, 6.0)
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "you",
+    "that",
+    "was",
+    "for",
+    "on",
+    "are",
+    "with",
+    "as",
+    "his",
+    "they",
+    "be",
+    "at",
+    "one",
+    "have",
+    "this",
+    "from",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BenchRow:
+    """A request and the number of frames at which it ends."""
+
+    request: SpeechRequest
+    num_frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A named set of rows."""
+
+    name: str  # "seed-tts" (lengths vary) or "fixed" (52 frames, x-vector only)
+    num_rows: int = 1_088
+    num_references: int = 666
+    x_vector_only: bool = False
+    seed: int = 0
+
+    def rows(self, count_tokens: Callable[[str], int]) -> list[BenchRow]:
+        """The rows, in a fixed order. `count_tokens` is the checkpoint's own tokenizer."""
+        generator = np.random.default_rng(self.seed)
+        lengths = self._lengths(generator)
+        references = [_reference(i, generator) for i in range(self.num_references)]
+        rows = []
+        for i, num_frames in enumerate(lengths):
+            text = _text(generator, round(num_frames / FRAMES_PER_TEXT_TOKEN), count_tokens)
+            request = SpeechRequest(
+                request_id=f"row{i:06d}",
+                text=text,
+                task="base",
+                seed=int(generator.integers(2**63)),
+                max_frames=max(192, 12 * count_tokens(text)),
+                sampling=SamplingParams(),
+                language="english",
+                reference=references[i % self.num_references],
+                x_vector_only=self.x_vector_only,
+            )
+            rows.append(BenchRow(request, int(num_frames)))
+        return rows
+
+    def _lengths(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        if self.name == "fixed":
+            return np.full(self.num_rows, MEAN_FRAMES)
+        lengths = np.exp(generator.normal(np.log(MEAN_FRAMES) - SPREAD**2 / 2, SPREAD, self.num_rows))
+        return np.clip(np.round(lengths), MIN_FRAMES, MAX_FRAMES).astype(np.int64)
+
+
+def _reference(index: int, generator: np.random.Generator) -> Reference:
+    """A voice-like clip and a transcript of a length to match."""
+    seconds, pitch_hz = generator.uniform(*REFERENCE_S), generator.uniform(90, 250)
+
+    def load() -> NDArray[np.float32]:
+        t = np.arange(round(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
+        wave = sum(np.sin(2 * np.pi * pitch_hz * k * t + k) / k for k in range(1, 9))
+        noise = np.random.default_rng(index).normal(0, 0.01, len(t))
+        return (0.15 * wave * (0.3 + np.abs(np.sin(2 * np.pi * 2.1 * t))) + noise).astype(np.float32)
+
+    return Reference(key=f"voice{index}", load=load, text=" ".join(WORDS[: max(1, int(seconds * 3))]))
+
+
+def _text(generator: np.random.Generator, num_tokens: int, count_tokens: Callable[[str], int]) -> str:
+    """Words until they make `num_tokens` tokens."""
+    words: list[str] = []
+    while not words or count_tokens(" ".join(words)) < num_tokens:
+        words.append(WORDS[generator.integers(len(WORDS))])
+    return " ".join(words)

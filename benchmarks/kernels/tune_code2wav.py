@@ -137,7 +137,7 @@ LAYERS = [
     ),
     Layer("wide96", 96, 96, 7, 1920, 3, NARROW, keep=False),
     Layer("point96", 96, 96, 1, 1920, 3, NARROW, residual=True),
-    Layer("unit96", 96, 96, 7, 1920, 3, [NARROW[0], NARROW[2], NARROW[5], NARROW[7]], unit=True),
+    Layer("unit96", 96, 96, 7, 1920, 3, [NARROW[0], NARROW[2], NARROW[5]], unit=True),
     Layer(
         "last", 1536, 16, 2, 120, 1,
         [

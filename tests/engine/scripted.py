@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from tts_batch.engine.code2wav import Voiced
 from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.model.prompt import Prompt
 
 
+def prepared_row(request: SpeechRequest, ref_codes: torch.Tensor | None = None) -> PreparedRow:
+    """A row with next to no prompt."""
+    return PreparedRow(
+        request=request,
+        prompt=Prompt((0,), (0,), (), {"language": "auto"}, num_text_tokens=1),
+        ref_codes=ref_codes,
+        x_vector=None,
+        expected_frames=request.max_frames,
+        ready_at_s=0.0,
+        metrics={},
+    )
+
+
 class ScriptedPreparer:
     """Prepares at once."""
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
-        prompt = Prompt((0,), (0,), (), {"language": "auto"}, num_text_tokens=1)
-        return PreparedRow(
-            request=request,
-            prompt=prompt,
-            ref_codes=None,
-            x_vector=None,
-            expected_frames=request.max_frames,
-            ready_at_s=0.0,
-            metrics={},
-        )
+        return prepared_row(request)
 
 
 class ScriptedRunner:
@@ -82,16 +87,37 @@ class ScriptedRunner:
 
 
 class ScriptedCode2Wav:
-    """One sample per frame; `gate` holds it up, `too_big` rows run out of memory."""
+    """One sample per frame. While `gate` is shut nothing comes out; `too_big` rows run out of memory."""
 
     def __init__(self, too_big: int = 1_000) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.too_big = too_big
+        self.rows: dict[str, DecodedRow] = {}
 
-    def decode(self, rows: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> list[np.ndarray | None]:
-        assert self.gate.wait(10)
-        return [np.ones(len(codes), np.float32) if len(codes) < self.too_big else None for codes, _ in rows]
+    @property
+    def busy(self) -> bool:
+        return bool(self.rows)
+
+    def submit(self, decoded: DecodedRow) -> None:
+        assert decoded.prepared.request.request_id not in self.rows
+        self.rows[decoded.prepared.request.request_id] = decoded
+
+    def poll(self, *, drain: bool) -> list[Voiced]:
+        if not self.gate.is_set():
+            return []
+        rows, self.rows = self.rows, {}
+        return [self._voice(row) for row in rows.values()]
+
+    def drop(self, request_id: str) -> bool:
+        return self.rows.pop(request_id, None) is not None
+
+    def clear(self) -> None:
+        self.rows.clear()
+
+    def _voice(self, row: DecodedRow) -> Voiced:
+        codes = row.codes.numpy().astype(np.int16)
+        return Voiced(row, codes, np.ones(len(codes), np.float32) if len(codes) < self.too_big else None, 0.0)
 
 
 def scripted_generation(requests: object, runner: ScriptedRunner | None = None, **settings: object) -> Generation:

@@ -190,13 +190,18 @@ def test_cancel_before_code2wav() -> None:
 def test_cancel_in_code2wav_and_in_delivery() -> None:
     code2wav = ScriptedCode2Wav()
     code2wav.gate.clear()
-    generation = scripted_generation([ask("a"), ask("b")], code2wav=code2wav)
-    wait_until(lambda: generation._working is not None and generation._working[0] == "code2wav")
+    generation = scripted_generation([ask("a"), ask("b"), ask("c")], code2wav=code2wav)
+    wait_until(lambda: set(code2wav.rows) == {"a", "b", "c"})
     generation.cancel("a")
+    wait_until(lambda: set(code2wav.rows) == {"b", "c"})  # it does not stay until its turn comes
     code2wav.gate.set()
-    wait_until(generation._finished.is_set)  # both wait in the queue now
+    wait_until(generation._finished.is_set)  # all wait in the queue now
     generation.cancel("b")
-    assert {r.request_id: r.finish_reason for r in generation.results()} == {"a": "cancelled", "b": "cancelled"}
+    assert {r.request_id: r.finish_reason for r in generation.results()} == {
+        "a": "cancelled",
+        "b": "cancelled",
+        "c": "stop",
+    }
 
 
 def test_cancel_after_the_end_does_nothing_to_the_next_of_that_id() -> None:
@@ -221,13 +226,15 @@ def test_cancel_after_the_end_does_nothing_to_the_next_of_that_id() -> None:
 
 @pytest.mark.parametrize("returned", [0, 1, 5])
 def test_closing_early_frees_everything(returned: int) -> None:
-    runner = ScriptedRunner(4)
-    results = scripted_generation((ask(str(i)) for i in range(1_000_000)), runner).results()
+    runner, code2wav = ScriptedRunner(4), ScriptedCode2Wav()
+    requests = (ask(str(i)) for i in range(1_000_000))
+    results = scripted_generation(requests, runner, code2wav=code2wav).results()
     for _ in range(returned + 1):
         next(results)
     results.close()
     assert compute_threads() == []
     assert not runner.busy
+    assert not code2wav.busy
     assert list(results) == []
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from tts_batch.config import JobConfig
-from tts_batch.errors import CannotContinueError, ExitStatus, Reason, UsageError
+from tts_batch.errors import CannotContinueError, ExitStatus, Reason, TTSBatchError, UsageError
 from tts_batch.plan.planner import GroupTotals, iter_planned, make_plan
 from tts_batch.run.devices import find_devices
 from tts_batch.run.dispatch import Dispatch, Work
@@ -23,7 +23,7 @@ from tts_batch.run.progress import Progress
 from tts_batch.run.references import ReferenceSpool
 from tts_batch.run.requests import killer_outcome, row_message, start_message
 from tts_batch.run.resume import resume
-from tts_batch.run.signals import InterruptedTwice, StopSignals
+from tts_batch.run.signals import Interrupted, StopSignals
 from tts_batch.run.summary import JobSummary, describe_run, now, read_status, write_run
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
@@ -35,16 +35,24 @@ QUICK_MANIFEST_ROWS = 100_000
 def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
     """Make the clips of a table, or go on with it.
 
-    Raises UsageError and CannotContinueError with a sentence for the user, KeyboardInterrupt after a second signal.
-    What is done stays done in every case, and no process is left behind.
+    Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
+    second signal. What is done stays done in every case, and no process is left behind.
     """
-    if config.shard is not None:
-        raise UsageError("--shard is not in this version: run the whole table with one command.")
+    for option, given in {
+        "shard": config.shard,
+        "takes": config.takes > 1,
+        "launcher": config.launcher != "local",
+    }.items():
+        if given:
+            raise UsageError(f"--{option} is not in this version: leave it out.")
+    stop = StopSignals()
     try:
-        with StopSignals() as stop, RunLock(config.out) as lock:
+        with stop, RunLock(config.out) as lock:
             return _Job(config, limits or Limits(), stop, lock).run()
-    except InterruptedTwice:
-        raise KeyboardInterrupt from None
+    except Interrupted:
+        if stop.requested:
+            raise KeyboardInterrupt from None
+        raise StoppedEarlyError("Stopped before any row was made; the same command starts again.") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CannotContinueError(
@@ -54,6 +62,12 @@ def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
     finally:
         with suppress(OSError):
             config.out.rmdir()  # only when nothing came of it
+
+
+class StoppedEarlyError(TTSBatchError):
+    """A signal came while the input was being checked."""
+
+    exit_status = ExitStatus.STOPPED
 
 
 class _Job:
@@ -75,6 +89,7 @@ class _Job:
             self._out, self._plan.settings, overwrite=config.overwrite, allow_mixed=config.allow_mixed
         )
         self._describe("running")
+        self._stop.gentle = True
         self._spool = ReferenceSpool(self._journal / "references")
         with Progress(config.progress, self._plan.num_rows) as self._progress:
             for note in self._plan.notes:

@@ -10,18 +10,20 @@ from types import FrameType, TracebackType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class InterruptedTwice(BaseException):
-    """A second signal came: leave now, with nothing left behind. No `except Exception` may hold it up."""
+class Interrupted(BaseException):
+    """Leave now, with nothing left behind. No `except Exception` may hold it up."""
 
 
 class StopSignals:
     """Turns the signals into `requested` while it is entered. `fileno` becomes readable, so that a selector wakes.
 
+    Before `gentle` is set there is nothing to bring to an end, and the first signal raises Interrupted like the second.
     Only a main thread can have signal handlers; in others (a notebook's worker) this does nothing.
     """
 
     def __init__(self) -> None:
         self.requested = False
+        self.gentle = False
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, signal.Handlers | object] = {}
 
@@ -47,7 +49,7 @@ class StopSignals:
         os.read(self._read, 64)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise InterruptedTwice
+        if self.requested or not self.gentle:
+            raise Interrupted
         self.requested = True
         os.write(self._write, b"!")

@@ -100,7 +100,7 @@ class Slot:
 
     def _how(self, status: int) -> str:
         if self.cause:
-            return f"was ended: {self.cause}" if status < 0 else f"broke: {self.cause}"
+            return f"was ended: {self.cause}" if status < 0 else f"broke: {self.cause.rstrip('.')}"
         if status >= 0:
             return f"ended with status {status}"
         number = signal.Signals(-status)
@@ -108,6 +108,8 @@ class Slot:
 
     def _last_lines(self, count: int = 3) -> str:
         log = self.folder / "stderr.log"
+        if self.cause:
+            return f" (its log: {log})"
         with log.open("rb") as file:
             file.seek(max(self._log_start, log.stat().st_size - 8192))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()[-count:]

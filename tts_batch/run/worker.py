@@ -6,6 +6,7 @@ parent is gone, so is the worker, and whatever it started.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tts_batch.engine.errors import EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
 from tts_batch.run.channel import Channel, Message
@@ -27,6 +29,8 @@ from tts_batch.run.clips import encode_codes, encode_wav
 from tts_batch.run.journal import Outcome
 from tts_batch.run.references import reference_from
 from tts_batch.run.writer import ClipWriter, DiskFullError
+
+log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.05
 PARENT_GONE, BROKEN = 70, 71  # exit statuses, for the log only
@@ -141,7 +145,7 @@ class Worker:
         with self._arrived:
             active = self._active.get(result.request_id)
             if active is None or active in self._again:
-                _log(f"ignored a result for {result.request_id!r}: it was not asked for, or had one already")
+                log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
             failure = find_fault(result, active.request.max_frames)
             if failure is not None and not self._stopping and active.attempts < len(active.seeds):
@@ -237,14 +241,12 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _log(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)  # noqa: T201 - stderr is the worker's log file
-
-
 def main() -> None:
     """Serve the parent at the other end of the socket whose number is the only argument."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they reach the parent, which decides
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("tts_batch").setLevel(logging.INFO)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     messages = channel.receive()
     start = next(messages)
@@ -252,7 +254,8 @@ def main() -> None:
         Worker(channel, messages, start).run(start)
     except Exception as error:
         traceback.print_exc()
-        channel.send({"type": "broken", "error": f"{type(error).__name__}: {error}"})
+        said = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        channel.send({"type": "broken", "error": said})
         _leave(BROKEN)
     _leave(0)
 

@@ -1,0 +1,251 @@
+"""Real signals to real processes: what was made stays, nothing is made twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run.support import (
+    journalled,
+    kill,
+    make_config,
+    make_rows,
+    processes_of,
+    read_manifest,
+    snapshot,
+    start_job,
+    wait_until,
+)
+from tts_batch.config import JobConfig
+from tts_batch.run.clips import clip_path
+from tts_batch.run.job import read_status, run_job
+from tts_batch.run.journal import list_segments
+
+Fake = Callable[..., None]
+
+
+def uninterrupted(folder: Path, rows: Any, **options: Any) -> dict[str, tuple[Any, ...]]:
+    config = make_config(folder, rows, out=folder / "uninterrupted", **options)
+    run_job(config)
+    return snapshot(config.out)
+
+
+def assert_like_uninterrupted(config: JobConfig, folder: Path, rows: Any) -> None:
+    assert snapshot(config.out) == uninterrupted(folder, rows)
+    assert set(journalled(config.out).values()) == {1}, "a journalled row was made twice"
+    assert sorted(path.name for path in config.out.glob("*/*.wav")) == sorted(
+        Path(row["audio"]).name for row in read_manifest(config.out) if row["audio"]
+    )
+
+
+def test_sigkill_of_the_run_at_random_moments(tmp_path: Path, fake: Fake) -> None:
+    """Killed again and again, some rows farther each time, then left to finish."""
+    rows = make_rows(240)
+    rows[17]["text"] = " "
+    faults = {"row-40": "silent", "row-90": "length", "row-140": "missing"}
+    config = make_config(tmp_path, rows)
+    moments = random.Random(1)
+    kills = 0
+    while kills < 14:
+        run = start_job(config, faults=faults, row_s=0.008)
+        time.sleep(0.6 + moments.random())
+        if run.poll() is not None:
+            break
+        kill(run.pid)
+        run.communicate()
+        kills += 1
+        wait_until(lambda: not processes_of(config.out))
+    assert kills >= 5
+    fake(faults=faults)
+    summary = run_job(config)
+    assert (summary.ok, summary.failed) == (236, 4)
+    assert_like_uninterrupted(config, tmp_path, rows)
+
+
+def test_sigkill_of_workers_at_random_moments(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    fake(row_s=0.02)
+    config = make_config(tmp_path, 240, device="cuda")
+    moments = random.Random(2)
+    over = threading.Event()
+
+    def kill_workers() -> None:
+        wait_until(lambda: len(list(config.out.glob("journal/w*/*.jsonl"))) == 2)  # one that cannot start ends the run
+        for _ in range(8):
+            if over.wait(0.3 + 0.5 * moments.random()):
+                return
+            if workers := processes_of(config.out):
+                kill(moments.choice(workers))
+
+    killer = threading.Thread(target=kill_workers)
+    killer.start()
+    try:
+        summary = run_job(config)
+    finally:
+        over.set()
+        killer.join()
+    assert summary.ok == 240
+    fake()
+    assert_like_uninterrupted(config, tmp_path, 240)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_stops_cleanly(tmp_path: Path, fake: Fake, number: signal.Signals) -> None:
+    config = make_config(tmp_path, 120)
+    run = start_job(config, row_s=0.05, children=True)
+    wait_until(lambda: sum(journalled(config.out).values()) > 5)
+    run.send_signal(number)
+    started = time.monotonic()
+    said, _ = run.communicate(timeout=30)
+    assert run.returncode == 4, said
+    assert time.monotonic() - started < 8
+    assert not processes_of(config.out)
+    assert not (config.out / "run.lock").exists()
+    standing = [row["status"] for row in read_manifest(config.out)]
+    assert 5 < standing.count("ok") < 120
+    assert standing.count("pending") == 120 - standing.count("ok")
+    assert read_status(config.out)["state"] == "stopped"
+    summary = run_job(config)
+    assert (summary.ok, summary.made) == (120, standing.count("pending"))
+    assert_like_uninterrupted(config, tmp_path, 120)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 20)
+    run = start_job(config, faults={"row-3": "hang"}, children=True)
+    wait_until(lambda: sum(journalled(config.out).values()) >= 3)
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    run.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert time.monotonic() - started < 5
+    wait_until(lambda: not processes_of(config.out))
+    assert run_job(config).ok == 20
+
+
+def test_rows_in_flight_are_dropped_when_they_take_too_long(tmp_path: Path, fake: Fake) -> None:
+    from tts_batch.run.job import Limits
+
+    fake(row_s=0.3)
+    config = make_config(tmp_path, 30)
+    timer = threading.Timer(1.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    summary = run_job(config, limits=Limits(stop_s=0.1))
+    assert summary.exit_status == 4
+    assert summary.failed == 0
+    assert summary.pending > 20
+
+
+def test_a_live_run_is_not_joined(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 60)
+    run = start_job(config, row_s=0.05)
+    wait_until(lambda: sum(journalled(config.out).values()) > 0)
+    assert read_status(config.out)["state"] == "running"
+    second = start_job(config)
+    said, _ = second.communicate(timeout=30)
+    assert second.returncode != 0
+    assert "Another run works in" in said
+    kill(run.pid)
+    run.communicate()
+    assert read_status(config.out)["state"] == "broken off"
+    assert run_job(config).ok == 60
+
+
+def test_what_a_crash_leaves_is_mended(tmp_path: Path, fake: Fake) -> None:
+    """A torn journal line, a clip without its line, a clip cut short, a left temporary file, a lost clip."""
+    config = make_config(tmp_path, 12)
+    run_job(config)
+    (segment,) = list_segments(config.out / "journal")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(lines[:8]) + lines[8][:20])
+    (config.out / clip_path("row-2")).write_bytes(b"RIFF")
+    (config.out / clip_path("row-3")).unlink()
+    (segment.parent / "tmp" / "0-0").write_bytes(b"half a clip")
+    summary = run_job(config)
+    assert (summary.ok, summary.made) == (12, 6)
+    assert not list(config.out.glob("journal/*/tmp/*"))
+    assert snapshot(config.out) == uninterrupted(tmp_path, 12)
+
+
+def test_changed_rows_are_made_anew(tmp_path: Path, fake: Fake) -> None:
+    rows = make_rows(6)
+    config = make_config(tmp_path, rows)
+    run_job(config)
+    rows[2]["text"] = "Other words."
+    rows[3]["text"] = "Other words."
+    rows.append({"id": "new", "text": "A new row.", "speaker": "vivian"})
+    rows.insert(0, rows.pop())  # order does not matter
+    fake(faults={"row-3": "empty"})
+    summary = run_job(make_config(tmp_path, rows))
+    assert (summary.ok, summary.failed, summary.made) == (6, 1, 3)
+    fake(faults={"row-3": "empty"})
+    assert snapshot(config.out) == uninterrupted(tmp_path, rows)
+    assert not (config.out / clip_path("row-3")).exists(), "the clip of the old words is still there"
+
+
+def test_changed_settings_are_refused_by_name_or_mixed_knowingly(tmp_path: Path, fake: Fake) -> None:
+    from tts_batch.errors import UsageError
+
+    config = make_config(tmp_path, 4, limit=2)
+    run_job(config)
+    made = {row["id"]: row["fingerprint"] for row in read_manifest(config.out)}
+    warmer = make_config(tmp_path, 4, temperature=0.5)
+    with pytest.raises(UsageError, match=r"temperature \(null then, 0.5 now\).*--allow-mixed"):
+        run_job(warmer)
+    mixed = make_config(tmp_path, 4, temperature=0.5, allow_mixed=True)
+    assert run_job(mixed).made == 2
+    rows = {row["id"]: row["fingerprint"] for row in read_manifest(config.out)}
+    assert {row_id: rows[row_id] for row_id in made} == made
+    assert len(set(rows.values())) == 4
+    assert run_job(make_config(tmp_path, 4, temperature=0.5)).made == 0  # the folder stays known as mixed
+
+
+def test_overwrite_starts_over(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 6)
+    run_job(config)
+    (config.out / "notes.txt").write_text("mine")
+    summary = run_job(make_config(tmp_path, 3, overwrite=True, temperature=0.5))
+    assert (summary.rows, summary.made) == (3, 3)
+    assert len(list(config.out.glob("*/*.wav"))) == 3
+    assert (config.out / "notes.txt").exists()
+
+
+def test_a_full_disk_stops_the_run(tmp_path: Path, fake: Fake) -> None:
+    """On a file system of 1 MB, in a mount namespace of its own."""
+    config = make_config(tmp_path, 60)
+    config.out.mkdir()
+    mount = f"mount -t tmpfs -o size=1m none {config.out}"
+    probe = ["unshare", "-rm", "sh", "-c", mount]
+    if subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("this machine allows no mount")
+    program = (
+        "import sys; from tts_batch.config import JobConfig; from tts_batch.run.job import run_job\n"
+        "from pathlib import Path; from tts_batch.errors import CannotContinueError\n"
+        "config = JobConfig.model_validate_json(sys.argv[1])\n"
+        "try: run_job(config)\n"
+        "except CannotContinueError as error: print(error)\n"
+        "import soundfile\n"
+        "clips = list(config.out.glob('*/*.wav'))\n"
+        "print(len(clips), {soundfile.info(str(clip)).frames > 0 for clip in clips})\n"
+    )
+    import shlex
+    import sys
+
+    job = shlex.join([sys.executable, "-c", program, config.model_dump_json()])
+    run = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{mount} && {job}"], capture_output=True, text=True, timeout=60
+    )
+    said, clips = run.stdout.strip().splitlines()[-2:]
+    assert "full. Make room; the same command goes on" in said, run.stdout + run.stderr
+    assert int(clips.split()[0]) > 3
+    assert clips.endswith("{True}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from qwen_tts.core.models import modeling_qwen3_tts
 from torch import Tensor, nn
 
 from tests.golden.cases import APIS, CASES, CHECKPOINTS, CLIPS, MAX_NEW_TOKENS, ODD_TEXTS, TEXTS
+from tts_batch.cli.compare_official import PROBES, ask_official
 from tts_batch.model.tiny import build_tiny
 
 Arrays = dict[str, np.ndarray]
@@ -45,6 +47,7 @@ WAVE_STEP = (
 )
 LOGIT_STEPS = 2  # of the talker, kept of every row: from the prompt alone, and after one frame
 SCORE_STEPS = 6  # kept of sampled rows
+DOCTOR_FRAMES = 16  # of each clip
 DETAILED = {  # one of each checkpoint and kind of reference keeps more logits, and a frame of the code predictor's
     "base_icl_greedy": 12,
     "base_xvec_greedy": 4,
@@ -275,6 +278,12 @@ def _write_big_vocabulary(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
+def doctor_answers(kind: str) -> Arrays:
+    """What `doctor --compare-official` hears from the package, of a few frames, so that it can be tested without."""
+    model = build_tiny("tiny-random", kind)
+    return ask_official(model, PROBES[kind], "cpu", "float32", sys.executable, DOCTOR_FRAMES)
+
+
 def save(name: str, arrays: Arrays) -> None:
     np.savez_compressed(FOLDER / f"{name}.npz", **arrays)
 
@@ -291,6 +300,8 @@ def main() -> None:
             save("codec_decode", codec_decode(model))
             for name, arrays in zip(("tokenization", "tokenization_more"), tokenization(model), strict=True):
                 save(name, arrays)
+        if prefix == "cv":
+            save("compare_official", doctor_answers(kind))
         recorder = Recorder(model)
         for name, arguments in CASES.items():
             if name.split("_")[0] == prefix:

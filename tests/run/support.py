@@ -63,9 +63,11 @@ def journalled(out: Path) -> Counter[str]:
 def start_job(config: JobConfig, **fake: Any) -> subprocess.Popen[str]:
     """Run the job in a process of its own, as the command line does."""
     program = (
-        "import sys; from tts_batch.config import JobConfig; from tts_batch.run.job import run_job\n"
+        "import sys; from tts_batch.config import JobConfig; from tts_batch.errors import TTSBatchError\n"
+        "from tts_batch.run.job import run_job\n"
         "try: sys.exit(int(run_job(JobConfig.model_validate_json(sys.argv[1])).exit_status))\n"
-        "except KeyboardInterrupt: sys.exit(130)"
+        "except KeyboardInterrupt: sys.exit(130)\n"
+        "except TTSBatchError as error: print(error); sys.exit(int(error.exit_status))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", program, config.model_dump_json()],

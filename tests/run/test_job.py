@@ -141,6 +141,15 @@ def test_attempts_use_derived_seeds_but_never_change_a_given_one(tmp_path: Path,
     assert (always["reason"], always["attempts"], len(set(always["attempt_seeds"]))) == ("codec_budget_exhausted", 3, 3)
 
 
+def test_failed_audio_is_kept_when_asked_for(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "at_budget_once", "row-2": "non_finite", "row-3": "empty"})
+    config = make_config(tmp_path, 4, attempts=2, keep_failed_audio=True)
+    assert run_job(config).ok == 2
+    kept = sorted(path.name for path in config.out.glob("quarantine/*/*"))
+    assert kept == ["row-1.1.wav", "row-2.1.wav", "row-2.2.wav"]
+    assert soundfile.info(next(config.out.glob("quarantine/*/row-2.2.wav"))).frames > 0
+
+
 def test_an_engine_that_cannot_start_ends_the_run(tmp_path: Path, fake: Fake) -> None:
     fake(fail_start="no such device here")
     config = make_config(tmp_path)
@@ -213,6 +222,8 @@ def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fa
     config = make_config(tmp_path)
     with pytest.raises(UsageError, match="shard"):
         run_job(config.model_copy(update={"shard": "1/2"}))
+    with pytest.raises(UsageError, match="takes"):
+        run_job(config.model_copy(update={"takes": 2}))
     with pytest.raises(UsageError, match="no rows"):
         (tmp_path / "empty.csv").write_text("id,text\n")
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))

@@ -133,6 +133,18 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, fake: Fake) -> None:
     assert run_job(config).ok == 20
 
 
+def test_a_signal_while_the_input_is_checked(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 60_000)
+    run = start_job(config)
+    wait_until((config.out / "run.lock").exists)
+    time.sleep(0.2)
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=30)
+    assert run.returncode == 4, said
+    assert "Stopped before any row was made" in said
+    assert not config.out.exists()
+
+
 def test_rows_in_flight_are_dropped_when_they_take_too_long(tmp_path: Path, fake: Fake) -> None:
     from tts_batch.run.job import Limits
 

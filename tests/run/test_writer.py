@@ -38,17 +38,23 @@ def open_writer(out: Path) -> tuple[ClipWriter, Path, Ears]:
     return ClipWriter(out, segment, ears.committed, ears.broken), segment, ears
 
 
+def make_clip(row_id: str) -> Outcome:
+    return Outcome(row_id, "f", "i", "ok", audio_bytes=3, audio=clip_path(row_id))
+
+
+def put_clip(writer: ClipWriter, row_id: str) -> None:
+    writer.put(make_clip(row_id), {clip_path(row_id): b"wav"})
+
+
 def test_a_committed_row_is_on_the_disk(tmp_path: Path) -> None:
     writer, segment, ears = open_writer(tmp_path)
-    writer.put(Outcome("a", "f", "i", "ok"), b"wav", b"codes")
+    writer.put(make_clip("a"), {clip_path("a"): b"wav", clip_path("a", ".npy"): b"codes"})
     writer.put(Outcome("b", "f", "i", "failed", reason="empty_audio"))
     writer.close()
     one, two = read_outcomes(segment)
     assert (one.audio_bytes, two.audio, two.audio_bytes) == (3, None, 0)
-    assert one.audio is not None
-    assert one.codes is not None
-    assert (tmp_path / one.audio).read_bytes() == b"wav"
-    assert (tmp_path / one.codes).read_bytes() == b"codes"
+    assert (tmp_path / clip_path("a")).read_bytes() == b"wav"
+    assert (tmp_path / clip_path("a", ".npy")).read_bytes() == b"codes"
     assert ears.groups == [[one, two]]
     assert not list(tmp_path.glob("journal/w0/tmp/*"))
 
@@ -56,7 +62,7 @@ def test_a_committed_row_is_on_the_disk(tmp_path: Path) -> None:
 def test_a_row_waits_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GROUP_S", 0.1)
     writer, _, ears = open_writer(tmp_path)
-    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
+    put_clip(writer, "a")
     for _ in range(100):
         if ears.groups:
             break
@@ -87,8 +93,8 @@ def fail_with(number: int, fails: Callable[[int], bool]) -> Callable[[int], None
 def test_one_bad_write_fails_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, segment, _ = open_writer(tmp_path)
     monkeypatch.setattr(os, "fsync", fail_with(errno.EIO, lambda call: call == 0))
-    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
-    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    put_clip(writer, "a")
+    put_clip(writer, "b")
     writer.close()
     one, two = read_outcomes(segment)
     assert (one.status, one.reason, one.audio, one.audio_bytes) == ("failed", "write_failed", None, 0)
@@ -109,8 +115,8 @@ def test_a_full_disk_ends_the_writer(
     monkeypatch.setattr(writer_module, "GROUP_S", 0.05)
     writer, segment, ears = open_writer(tmp_path)
     monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, full))
-    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
-    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    put_clip(writer, "a")
+    put_clip(writer, "b")
     assert ears.broke.wait(10)
     assert isinstance(ears.error, DiskFullError)
     assert [outcome.id for outcome in read_outcomes(segment)] == kept
@@ -122,7 +128,7 @@ def test_a_full_disk_ends_the_writer(
 def test_a_name_that_is_taken_by_a_folder_fails_one_row(tmp_path: Path) -> None:
     (tmp_path / clip_path("a")).mkdir(parents=True)
     writer, segment, _ = open_writer(tmp_path)
-    writer.put(Outcome("a", "f", "i", "ok"), b"wav")
-    writer.put(Outcome("b", "f", "i", "ok"), b"wav")
+    put_clip(writer, "a")
+    put_clip(writer, "b")
     writer.close()
     assert [outcome.reason for outcome in read_outcomes(segment)] == ["write_failed", None]

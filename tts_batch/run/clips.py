@@ -37,9 +37,14 @@ def clip_path(row_id: str, suffix: str = ".wav") -> str:
     return f"{_digest(row_id)[:2]}/{clip_name(row_id)}{suffix}"
 
 
+def quarantine_path(row_id: str, attempt: int) -> str:
+    """Return the path of the audio of a failed attempt, counted from 1: "quarantine/ab/NAME.1.wav"."""
+    return f"quarantine/{clip_path(row_id, f'.{attempt}.wav')}"
+
+
 def encode_wav(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
-    """Encode float samples [samples] as a 16-bit PCM wav file; samples beyond ±1 are clipped to it."""
-    pcm = np.rint(np.clip(audio, -1.0, 1.0) * _INT16_MAX).astype(np.int16)
+    """Encode float samples [samples] as a 16-bit PCM wav file; samples beyond ±1 are clipped to it, NaN is silence."""
+    pcm = np.rint(np.nan_to_num(np.clip(audio, -1.0, 1.0)) * _INT16_MAX).astype(np.int16)
     buffer = io.BytesIO()
     soundfile.write(buffer, pcm, sample_rate_hz, format="WAV", subtype="PCM_16")
     return buffer.getvalue()

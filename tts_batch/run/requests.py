@@ -29,6 +29,7 @@ def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Devi
         "engine": config.engine,
         "engine_config": asdict(engine_config(config, group.model, device.kind)),
         "save_codes": config.save_codes,
+        "keep_failed_audio": config.keep_failed_audio,
         "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
     }
 

@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tts_batch.engine.request import Engine, EngineConfig, SamplingParams, Speec
 from tts_batch.records import Failure
 from tts_batch.run.channel import Channel, Message
 from tts_batch.run.checks import find_fault, measure
-from tts_batch.run.clips import encode_codes, encode_wav
+from tts_batch.run.clips import clip_path, encode_codes, encode_wav, quarantine_path
 from tts_batch.run.journal import Outcome
 from tts_batch.run.references import reference_from
 from tts_batch.run.writer import ClipWriter, DiskFullError
@@ -45,6 +45,7 @@ class Active:
     input_digest: str
     seeds: list[int]  # one for each attempt that it may have
     attempts: int = 0
+    kept: dict[str, bytes] = field(default_factory=dict)  # audio of failed attempts, when it is wanted
 
 
 class Worker:
@@ -54,6 +55,7 @@ class Worker:
         self._channel = channel
         self._messages = messages
         self._save_codes: bool = start["save_codes"]
+        self._keep_failed_audio: bool = start["keep_failed_audio"]
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
         self._inbox: deque[Active] = deque()
@@ -148,6 +150,8 @@ class Worker:
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
             failure = find_fault(result, active.request.max_frames)
+            if failure is not None and self._keep_failed_audio:
+                active.kept |= _failed_audio(active, result)
             if failure is not None and not self._stopping and active.attempts < len(active.seeds):
                 self._again.append(active)
                 return
@@ -155,13 +159,23 @@ class Worker:
         if self._stopping and result.finish_reason == "cancelled":
             return  # stays pending
         outcome = self._outcome(active, result, failure)
-        if failure is not None or result.audio is None:
-            self._writer.put(outcome)
+        if failure is None:
+            self._put_clip(active, outcome, result)
         else:
-            codes = encode_codes(result.codes) if self._save_codes and result.codes is not None else None
-            self._writer.put(outcome, encode_wav(result.audio, result.sample_rate), codes)
+            self._writer.put(outcome, active.kept)
         if not self._active and not self._inbox:
             self._writer.hurry()
+
+    def _put_clip(self, active: Active, outcome: Outcome, result: SpeechResult) -> None:
+        assert result.audio is not None, "find_fault has seen it"
+        path, wav = clip_path(outcome.id), encode_wav(result.audio, result.sample_rate)
+        outcome = replace(outcome, audio=path, audio_bytes=len(wav))
+        files = {path: wav, **active.kept}
+        if self._save_codes and result.codes is not None:
+            path = clip_path(outcome.id, ".npy")
+            outcome = replace(outcome, codes=path)
+            files[path] = encode_codes(result.codes)
+        self._writer.put(outcome, files)
 
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
@@ -226,6 +240,13 @@ def _active_from(message: Message) -> Active:
         reference=reference_from(message["reference"]),
     )
     return Active(request, message["fingerprint"], message["input_digest"], message["seeds"])
+
+
+def _failed_audio(active: Active, result: SpeechResult) -> dict[str, bytes]:
+    audio = result.audio
+    if audio is None or audio.ndim != 1 or not audio.size or result.sample_rate <= 0:
+        return {}
+    return {quarantine_path(result.request_id, active.attempts): encode_wav(audio, result.sample_rate)}
 
 
 def _die_with_children() -> None:

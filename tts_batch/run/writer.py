@@ -7,12 +7,11 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from tts_batch.run.clips import clip_path
 from tts_batch.run.journal import Outcome, SegmentWriter, sync_folder
 
 GROUP_S = 1.0
@@ -31,7 +30,7 @@ _Moves = list[tuple[Path, Path]]  # temporary name → final name
 @dataclass(frozen=True, slots=True)
 class _Entry:
     outcome: Outcome
-    files: tuple[tuple[str, bytes], ...]  # (path relative to the run folder, content)
+    files: Mapping[str, bytes]  # path relative to the run folder → content
 
 
 class _Word(Enum):
@@ -63,18 +62,9 @@ class ClipWriter:
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
-    def put(self, outcome: Outcome, wav: bytes | None = None, codes: bytes | None = None) -> None:
-        """Queue a row that has ended; waits while 512 rows are queued. `wav` makes it a clip."""
-        files = []
-        if wav is not None:
-            path = clip_path(outcome.id)
-            files.append((path, wav))
-            outcome = replace(outcome, audio=path, audio_bytes=len(wav))
-        if codes is not None:
-            path = clip_path(outcome.id, ".npy")
-            files.append((path, codes))
-            outcome = replace(outcome, codes=path)
-        self._queue.put(_Entry(outcome, tuple(files)))
+    def put(self, outcome: Outcome, files: Mapping[str, bytes] | None = None) -> None:
+        """Queue a row that has ended, and its files by path relative to the run folder; waits while 512 are queued."""
+        self._queue.put(_Entry(outcome, files or {}))
 
     def hurry(self) -> None:
         """Commit what is queued without waiting for more: nothing is under way."""
@@ -143,7 +133,7 @@ class ClipWriter:
     def _stage(self, number: int, entry: _Entry) -> _Moves:
         """Write a row's files under temporary names; all or none of them."""
         moves = []
-        for place, (path, content) in enumerate(entry.files):
+        for place, (path, content) in enumerate(entry.files.items()):
             temporary = self._temporary / f"{number}-{place}"
             moves.append((temporary, self._out / path))
             try:
@@ -162,7 +152,7 @@ class ClipWriter:
         folders = {target.parent for _, moves in staged for _, target in moves}
         if any(not folder.is_dir() for folder in folders):
             for folder in folders:
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             sync_folder(self._out)
         outcomes = []
         for outcome, moves in staged:

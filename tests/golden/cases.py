@@ -42,6 +42,7 @@ APIS = {
 CLIPS = ("ref_a_24k", "ref_b_16k", "ref_c_24k", "ref_long_24k", "ref_stereo_44k")
 
 MAX_NEW_TOKENS = 40
+DOCTOR_FRAMES = 16  # of each clip in compare_official.npz
 GREEDY = {"do_sample": False, "subtalker_dosample": False}
 
 _en, _en2, _long, _zh = (TEXTS[name] for name in ("en", "en2", "long", "zh"))

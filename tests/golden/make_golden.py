@@ -32,7 +32,7 @@ from qwen_tts import Qwen3TTSModel
 from qwen_tts.core.models import modeling_qwen3_tts
 from torch import Tensor, nn
 
-from tests.golden.cases import APIS, CASES, CHECKPOINTS, CLIPS, MAX_NEW_TOKENS, ODD_TEXTS, TEXTS
+from tests.golden.cases import APIS, CASES, CHECKPOINTS, CLIPS, DOCTOR_FRAMES, MAX_NEW_TOKENS, ODD_TEXTS, TEXTS
 from tts_batch.cli.compare_official import PROBES, ask_official
 from tts_batch.model.tiny import build_tiny
 
@@ -47,7 +47,6 @@ WAVE_STEP = (
 )
 LOGIT_STEPS = 2  # of the talker, kept of every row: from the prompt alone, and after one frame
 SCORE_STEPS = 6  # kept of sampled rows
-DOCTOR_FRAMES = 16  # of each clip
 DETAILED = {  # one of each checkpoint and kind of reference keeps more logits, and a frame of the code predictor's
     "base_icl_greedy": 12,
     "base_xvec_greedy": 4,

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from tts_batch.config import JobConfig
-from tts_batch.errors import CannotContinueError, ExitStatus, Reason, TTSBatchError, UsageError
+from tts_batch.errors import CannotContinueError, ExitStatus, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, iter_planned, make_plan
 from tts_batch.run.devices import find_devices
 from tts_batch.run.dispatch import Dispatch, Work
@@ -23,7 +24,7 @@ from tts_batch.run.progress import Progress
 from tts_batch.run.references import ReferenceSpool
 from tts_batch.run.requests import killer_outcome, row_message, start_message
 from tts_batch.run.resume import resume
-from tts_batch.run.signals import Interrupted, StopSignals
+from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.run.summary import JobSummary, describe_run, now, read_status, write_run
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
@@ -38,13 +39,8 @@ def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
-    for option, given in {
-        "shard": config.shard,
-        "takes": config.takes > 1,
-        "launcher": config.launcher != "local",
-    }.items():
-        if given:
-            raise UsageError(f"--{option} is not in this version: leave it out.")
+    if config.shard or config.takes > 1 or config.launcher != "local":
+        raise UsageError("--shard, --takes and --launcher ray are not in this version: leave them out.")
     stop = StopSignals()
     try:
         with stop, RunLock(config.out) as lock:
@@ -57,17 +53,11 @@ def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CannotContinueError(
                 f"The disk of {config.out} is full. Make room; the same command goes on."
-            ) from error
+            ) from None
         raise
     finally:
         with suppress(OSError):
             config.out.rmdir()  # only when nothing came of it
-
-
-class StoppedEarlyError(TTSBatchError):
-    """A signal came while the input was being checked."""
-
-    exit_status = ExitStatus.STOPPED
 
 
 class _Job:
@@ -196,11 +186,9 @@ class _Job:
         return summary
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:
-        before = self._before
-        facts = describe_run(
-            self._config, self._plan, state, self._started_at, before.run_number, mixed=before.mixed, summary=summary
-        )
-        write_run(self._out, facts)
+        facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
+        facts |= {"runs": self._before.run_number, "mixed": self._before.mixed}
+        write_run(self._out, facts | describe_run(self._config, self._plan, summary))
 
 
 def _exit_status(state: str, totals: Totals) -> ExitStatus:

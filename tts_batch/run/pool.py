@@ -104,7 +104,9 @@ class Pool:
 
     def _feed(self) -> None:
         for slot in self._slots:
-            if slot.process is None or not slot.ready or slot.told_end:
+            # A first worker gets rows while its engine opens, so that it begins with a full batch; a restarted one,
+            # whose rows another could make meanwhile, does not.
+            if slot.process is None or slot.told_end or not (slot.ready or slot.starts == 1):
                 continue
             # Near the end workers get smaller shares, so that none sits on rows that another could make.
             share = min(LOOKAHEAD, max(1, self._rows_left() // len(self._slots)))

@@ -7,11 +7,19 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+from tts_batch.errors import ExitStatus, TTSBatchError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
     """Leave now, with nothing left behind. No `except Exception` may hold it up."""
+
+
+class StoppedEarlyError(TTSBatchError):
+    """A signal came before any row was made."""
+
+    exit_status = ExitStatus.STOPPED
 
 
 class StopSignals:

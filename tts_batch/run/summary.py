@@ -77,24 +77,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def describe_run(
-    config: JobConfig,
-    plan: Plan,
-    state: str,
-    started: str,
-    run_number: int,
-    *,
-    mixed: bool,
-    summary: JobSummary | None,
-) -> dict[str, Any]:
-    """Return what run.json holds. `state`: running, stopped, failed or finished."""
+def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> dict[str, Any]:
+    """Return what run.json says of settings, models, versions and, at the end, of what came of it."""
     return {
-        "state": state,
-        "started": started,
-        "ended": now() if summary else None,
-        "runs": run_number,
         "fingerprint": plan.fingerprint,
-        "mixed": mixed,
         "settings": plan.settings,
         "config": config.model_dump(mode="json"),
         "models": [

@@ -180,7 +180,7 @@ class Worker:
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
         for active in self._active.values():
-            self._writer.put(self._outcome(active, None, failure))
+            self._writer.put(self._outcome(active, None, failure), active.kept)
 
     def _outcome(self, active: Active, result: SpeechResult | None, failure: Failure | None) -> Outcome:
         seeds = active.seeds[: active.attempts]

@@ -78,20 +78,12 @@ class JobConfig(BaseModel):
     progress: Progress = "auto"
 
 
-# Options whose feature is still to come, and the one value that they take until then.
-_TO_COME = {"allow_url": False, "keep_failed_audio": False, "launcher": "local", "shard": None, "takes": 1}
-
-
 def build_config(options: Mapping[str, Any]) -> JobConfig:
     """The job that `options` describe. Whatever is wrong with them becomes one UsageError that names every key."""
     try:
-        config = JobConfig.model_validate(dict(options))
+        return JobConfig.model_validate(dict(options))
     except ValidationError as error:
         raise UsageError(" ".join(_sentence(detail) for detail in error.errors())) from None
-    for name, value in _TO_COME.items():
-        if getattr(config, name) != value:
-            raise UsageError(f"The option {name!r} is not in this version: leave it at {value!r}.")
-    return config
 
 
 def _sentence(detail: ErrorDetails) -> str:

@@ -52,5 +52,5 @@ def test_the_first_two_commands_do_everything() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    named = re.findall(r"(?:examples|recipes|notebooks|tests)/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    named = re.findall(r"(?:benchmarks|examples|recipes|notebooks|tests)/[\w./-]*\w", page.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -66,7 +66,7 @@ SAMPLING = "Sampling (default: the checkpoint's generation_config.json)"
 TABLE = "Reading the table"
 OUTPUT = "Run and output"
 
-# One that is hidden waits for its feature: until then JobConfig or the engine refuses it.
+# One that is hidden waits for its feature: until then the run or the engine refuses it.
 _JOB_OPTIONS = (
     click.argument("data", nargs=-1, metavar="TABLE..."),
     _option(MODEL, "--model", help="Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table."),
@@ -114,7 +114,7 @@ _JOB_OPTIONS = (
     _option(OUTPUT, "--out", "-o", metavar="DIR", help="The run folder."),
     _option(OUTPUT, "--format", type=_choice("wav"), help="Audio format. Default: wav."),
     _flag(OUTPUT, "--save-codes", help="Keep codec codes (.npy) beside the audio."),
-    _flag(OUTPUT, "--keep-failed-audio", hidden=True, help="Keep audio of failed attempts."),
+    _flag(OUTPUT, "--keep-failed-audio", help="Keep audio of failed attempts."),
     _flag(OUTPUT, "--allow-mixed", help="Resume with settings that change the sound."),
     _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
     _option(OUTPUT, "--shard", metavar="I/N", hidden=True, help="Only part I of N of the plan."),

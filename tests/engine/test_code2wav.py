@@ -1,4 +1,4 @@
-"""Code2Wav: the official seams, exact trims, arrays of the receiver's own, halves when memory is short, nothing left."""
+"""Code2Wav: official seams, exact trims, arrays of the receiver's own, halves when memory is short, nothing left."""
 
 from __future__ import annotations
 

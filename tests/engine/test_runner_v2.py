@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.asking import GREEDY
+from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow, Runner
@@ -20,7 +22,7 @@ from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
-WORDS = "one two three four five six seven eight nine ten eleven twelve".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 SAMPLED = SamplingParams()
 NUM_ROWS = 7
 
@@ -154,3 +156,14 @@ def test_evicted_rows_start_again() -> None:
     assert summary(run(runner, evicted)) == {
         row.request.request_id: expected[row.request.request_id] for row in evicted
     }
+
+
+def test_both_runners_end_a_loop_at_the_same_frame() -> None:
+    limits = LoopLimits(repeated_frames=1, few_codes_frames=2)  # so strict that a random model meets them
+    rows = [replace(row, request=replace(row.request, max_frames=40)) for row in prepared("custom_voice", SAMPLED)[:4]]
+    knobs = RunnerSettings(2, 64, 16, frames_per_visit=3, max_frames=64, max_model_len=256, loop_limits=limits)
+    runner = ContinuousRunner(load("custom_voice"), knobs)
+    decoded = summary(run(runner, rows))
+    assert decoded == summary(run(LockstepRunner(load("custom_voice"), 4, limits), rows))
+    assert "loop" in {finish_reason for _, finish_reason, _ in decoded.values()}
+    assert summary(run(runner, rows[::-1])) == decoded  # the count of a slot's last row is not its next one's

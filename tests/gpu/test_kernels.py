@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.kernels import activation, attention, frame, norm, rotary_cache, sampling
+from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.request_state import DONE_LOOP, RUNNING, RequestState, StateShape, warp_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]
@@ -176,8 +177,30 @@ def test_frame_end() -> None:
         state = make_state(PARAMS, [0, 1, 2, 3, 4, 8])
         state.done[2] = 1
         with twins() if run_twin else pytest.MonkeyPatch.context():
-            step = frame.append_frame(state, slots, codes, 16)
+            step = frame.append_frame(state, slots, codes, 16, DEFAULT_LIMITS)
             x = frame.embed_frame(codes, tables, offsets, step[2], texts)
         results.append((*step, x, state.codes, state.num_frames, state.positions))
     for want, got in zip(*results, strict=True):
         assert torch.allclose(got.float(), want.float(), atol=1e-5)
+
+
+@pytest.mark.parametrize("limits", [LoopLimits(3, 5), LoopLimits(0, 5), LoopLimits(3, 0), LoopLimits(0, 0)])
+def test_loops(limits: LoopLimits) -> None:
+    slots = torch.tensor([5, 1, 4, 0], dtype=torch.int32, device=DEVICE)
+    # Few codes in any order; an n-gram of three; always another; few again, though with a code of 0 at the start.
+    few = torch.randint(0, 3, (16,))
+    code0 = torch.stack([few, torch.arange(16) % 3 + 7, torch.arange(16), few.roll(5)], dim=1)
+    results = []
+    for run_twin in (True, False):
+        torch.manual_seed(7)
+        state = make_state(PARAMS, [0] * 6, max_frames=16)
+        with twins() if run_twin else pytest.MonkeyPatch.context():
+            for new in code0:
+                codes = new[:, None].repeat(1, 16).to(torch.int32).to(DEVICE)
+                frame.append_frame(state, slots, codes, 16, limits)
+        results.append((state.done, state.repeats, state.few, state.num_frames, state.codes))
+    for name, want, got in zip(("done", "repeats", "few", "num_frames", "codes"), *results, strict=True):
+        assert torch.equal(got, want), name
+    done = results[0][0][slots.long()].tolist()
+    assert done[2] == RUNNING
+    assert (DONE_LOOP in done) == (limits != LoopLimits(0, 0))

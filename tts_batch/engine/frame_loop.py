@@ -14,6 +14,7 @@ from tts_batch.engine.kernels.attention import decode_attention, prefill_attenti
 from tts_batch.engine.kernels.frame import append_frame, embed_frame
 from tts_batch.engine.kernels.rotary_cache import rotate_and_cache
 from tts_batch.engine.kernels.sampling import sample_code, sample_code0
+from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.packed import PackedStack, PackedTalker
 from tts_batch.engine.request import NUM_CODEBOOKS
 from tts_batch.engine.request_state import RequestState
@@ -24,19 +25,22 @@ PREDICTOR_POSITIONS = NUM_CODEBOOKS  # a frame's own little sequence: the talker
 class FrameLoop:
     """Steps over a RequestState and its KV pages [layers, 2, num_pages, Hkv, page_size, D]."""
 
-    def __init__(self, weights: PackedTalker, state: RequestState, kv_pages: Tensor, eos_id: int) -> None:
+    def __init__(
+        self, weights: PackedTalker, state: RequestState, kv_pages: Tensor, eos_id: int, loop_limits: LoopLimits
+    ) -> None:
         self.weights = weights
         self.state = state
         self.kv_pages = kv_pages
         self.page_size = kv_pages.shape[4]
         self.eos_id = eos_id
+        self.loop_limits = loop_limits
 
     def run_frame(self, slots: Tensor) -> None:
         """Advance the rows in slots int32 [N] by one frame; rows that are over stay as they are."""
         state, weights = self.state, self.weights
         hidden = state.hidden[slots]
         codes = self._choose_codes(slots, hidden)
-        slot_mapping, context_lens, text_ids = append_frame(state, slots, codes, self.page_size)
+        slot_mapping, context_lens, text_ids = append_frame(state, slots, codes, self.page_size, self.loop_limits)
         x = embed_frame(codes, weights.frame_tables, weights.frame_offsets, text_ids, weights.text_table)
         positions = (context_lens - 1).clamp(min=0)
         block_table = state.block_table[slots]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tts_batch.engine.loops import NUM_LAGS
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
@@ -49,6 +50,8 @@ class RequestState:
         self.end_at = zeros(dtype=torch.int32).fill_(NEVER)
         self.done = zeros(dtype=torch.int32).fill_(DONE_CANCELLED)
         self.seen = zeros(shape.vocab_size, dtype=torch.bool)  # first codes generated so far
+        self.repeats = zeros(NUM_LAGS, dtype=torch.int32)  # the runs of engine/loops.py
+        self.few = zeros(dtype=torch.int32)
         self.codes = zeros(shape.max_frames, NUM_CODEBOOKS, dtype=torch.int16)
         self.trailing_ids = zeros(shape.max_trailing, dtype=torch.int32)
         self.trailing_lens = zeros(dtype=torch.int32)
@@ -84,6 +87,8 @@ class RequestState:
         self.max_frames[slots] = rows.max_frames
         self.end_at[slots] = rows.end_at
         self.seen[slots] = False
+        self.repeats[slots] = 0
+        self.few[slots] = 0
         self.trailing_ids[slots] = rows.trailing_ids
         self.trailing_lens[slots] = rows.trailing_lens
         self.block_table[slots] = rows.block_table

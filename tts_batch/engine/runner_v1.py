@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.kv_cache import DenseKVCache
+from tts_batch.engine.loops import DEFAULT_LIMITS, NUM_LAGS, LoopLimits, count_loops, is_loop
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
@@ -26,8 +27,9 @@ LOOK_AHEAD = 2  # batches' worth of rows gathered and sorted by expected length 
 class LockstepRunner:
     """Gathers a window of rows, sorts it, and decodes it one batch after another."""
 
-    def __init__(self, model: Qwen3TTS, max_num_seqs: int) -> None:
+    def __init__(self, model: Qwen3TTS, max_num_seqs: int, loop_limits: LoopLimits = DEFAULT_LIMITS) -> None:
         self.max_num_seqs = max_num_seqs
+        self._loop_limits = loop_limits
         self._model = model
         self._waiting: list[PreparedRow] = []
         self._gathering = True
@@ -50,7 +52,7 @@ class LockstepRunner:
             self._gathering = False
             self._waiting.sort(key=lambda row: row.expected_frames)
             first, self._waiting = self._waiting[-self.max_num_seqs :], self._waiting[: -self.max_num_seqs]
-            self._batch = _Batch(self._model, first)
+            self._batch = _Batch(self._model, first, self._loop_limits)
             self._batch.prefill()
         decoded = self._batch.decode_frame()
         self._drop_empty_batch()
@@ -87,7 +89,7 @@ class LockstepRunner:
 class _Batch:
     """The rows that decode together, all of them at the same frame. Rows that end are taken out at once."""
 
-    def __init__(self, model: Qwen3TTS, rows: Sequence[PreparedRow]) -> None:
+    def __init__(self, model: Qwen3TTS, rows: Sequence[PreparedRow], loop_limits: LoopLimits) -> None:
         self.rows = list(rows)
         self._talker: Talker = model.talker
         self._eos_id = model.config.talker.codec_eos_token_id
@@ -100,6 +102,12 @@ class _Batch:
         self._seen = torch.zeros(len(rows), vocab, dtype=torch.bool, device=device)
         self._sampling = SamplingTable.build([row.request.sampling for row in rows], device)
         self._seeds = seed_words([row.request.seed for row in rows], device)
+
+        self._loop_limits = loop_limits
+        self._previous = torch.full((len(rows), NUM_LAGS), -1, device=device)  # first codes, the latest first
+        self._repeats = torch.zeros(len(rows), NUM_LAGS, dtype=torch.int32, device=device)
+        self._few = torch.zeros(len(rows), dtype=torch.int32, device=device)
+        self._text_lens = torch.tensor([len(row.prompt.trailing_ids) for row in rows], device=device)
 
         # The vectors of each row's trailing text, then tts_pad for ever: the last column is always tts_pad.
         pad_id = model.config.tts_pad_token_id
@@ -142,7 +150,13 @@ class _Batch:
         if ended:
             self.select(keep)
             codes = codes[keep]
-        if keep:
+        looping = self._find_loops(codes[:, 0])
+        if looping:
+            ended += [self._end(i, "loop") for i in looping]
+            keep = [i for i in range(len(self.rows)) if i not in looping]
+            self.select(keep)
+            codes = codes[keep]
+        if self.rows:
             self._step_talker(codes)
         return ended
 
@@ -155,6 +169,15 @@ class _Batch:
         self._sampling = self._sampling.select(index)
         self._seeds, self._seen, self._text = self._seeds[index], self._seen[index], self._text[index]
         self._hidden, self._lengths = self._hidden[index], self._lengths[index]
+        self._previous, self._text_lens = self._previous[index], self._text_lens[index]
+        self._repeats, self._few = self._repeats[index], self._few[index]
+
+    def _find_loops(self, code0: Tensor) -> list[int]:
+        """The rows that this frame's first codes [rows] show to be looping."""
+        text_is_over = self._text_lens <= self._frame
+        self._repeats, self._few = count_loops(code0, self._previous, text_is_over, self._repeats, self._few)
+        self._previous = torch.cat([code0[:, None], self._previous[:, :-1]], dim=1)
+        return is_loop(self._repeats, self._few, self._loop_limits).nonzero()[:, 0].tolist()
 
     def _step_talker(self, codes: Tensor) -> None:
         self._seen.scatter_(1, codes[:, :1], True)

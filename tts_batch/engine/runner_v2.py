@@ -19,6 +19,7 @@ from torch import Tensor
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.frame_loop import FrameLoop
+from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.prompt_batch import embed_prompts
@@ -57,6 +58,7 @@ class RunnerSettings:
     max_model_len: int = 32_768  # longest prompt + budget
     look_ahead: int = 0  # rows that may wait; 0: as many as decode together
     wait_timeout_s: float = 30.0
+    loop_limits: LoopLimits = DEFAULT_LIMITS
 
 
 class ContinuousRunner:
@@ -84,7 +86,7 @@ class ContinuousRunner:
             config.num_hidden_layers, 2, settings.num_pages, config.num_key_value_heads, settings.page_size,
             config.head_dim, dtype=dtype, device=self._device,
         )  # fmt: skip
-        self._loop = FrameLoop(self._weights, self._state, kv_pages, config.codec_eos_token_id)
+        self._loop = FrameLoop(self._weights, self._state, kv_pages, config.codec_eos_token_id, settings.loop_limits)
         self._graphs = CudaGraphs(settings.cuda_graph and self._device.type == "cuda")
         self._buckets = row_buckets(settings.max_num_seqs)
         self._bucket_slots = {

@@ -1,4 +1,4 @@
-"""The end of a frame: its codes join the row's, its vectors become the talker's next input, its place is reserved."""
+"""The end of a frame: its codes join the row's and are watched for loops, and become the talker's next input."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, triton, uses_triton
-from tts_batch.engine.request_state import RUNNING, RequestState
+from tts_batch.engine.loops import FRESH, NUM_LAGS, LoopLimits, count_loops, is_loop
+from tts_batch.engine.request_state import DONE_LOOP, RUNNING, RequestState
 
 
-def append_frame(state: RequestState, slots: Tensor, codes: Tensor, page_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Append codes int32 [N, 16] to the running rows and step them forward.
+def append_frame(
+    state: RequestState, slots: Tensor, codes: Tensor, page_size: int, limits: LoopLimits
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Append codes int32 [N, 16] to the running rows and step them forward. A row that loops ends here (DONE_LOOP).
 
     Returns:
         The talker step's slot_mapping int32 [N] (-1 for a row that is over), its context lengths int32 [N]
@@ -22,7 +25,10 @@ def append_frame(state: RequestState, slots: Tensor, codes: Tensor, page_size: i
         _append_kernel[(num_rows,)](
             slots, codes, state.codes, state.codes.stride(0), state.num_frames, state.positions, state.done,
             state.block_table, state.block_table.stride(0), state.trailing_ids, state.trailing_ids.stride(0),
-            state.trailing_lens, state.pad_text_id, page_size, slot_mapping, context_lens, text_ids, num_warps=1,
+            state.trailing_lens, state.pad_text_id, page_size, slot_mapping, context_lens, text_ids,
+            state.repeats, state.few,
+            MAX_REPEATS=limits.repeated_frames, MAX_FEW=limits.few_codes_frames, LAGS=NUM_LAGS, FRESH_CODE=FRESH,
+            LOOP=DONE_LOOP, num_warps=1,
         )  # fmt: skip
         return slot_mapping, context_lens, text_ids
     rows = slots.long()
@@ -34,17 +40,28 @@ def append_frame(state: RequestState, slots: Tensor, codes: Tensor, page_size: i
     page = state.block_table[rows, (position // page_size).clamp(max=state.block_table.shape[1] - 1)]
     slot_mapping.copy_(torch.where(running, page * page_size + position % page_size, -1))
     context_lens.copy_(torch.where(running, position + 1, 0))
+    _watch(state, rows[running], codes[running, 0], ~queued[running], limits)
     state.codes[rows[running], frame[running]] = codes[running].to(state.codes.dtype)
     state.num_frames[rows[running]] += 1
     state.positions[rows[running]] += 1
     return slot_mapping, context_lens, text_ids
 
 
+def _watch(state: RequestState, rows: Tensor, code0: Tensor, text_is_over: Tensor, limits: LoopLimits) -> None:
+    before = state.num_frames[rows].long()[:, None] - 1 - torch.arange(NUM_LAGS, device=rows.device)
+    previous = torch.where(before >= 0, state.codes[rows[:, None], before.clamp(min=0), 0], -1)
+    repeats, few = count_loops(code0, previous, text_is_over, state.repeats[rows], state.few[rows])
+    state.repeats[rows], state.few[rows] = repeats, few
+    state.done[rows[is_loop(repeats, few, limits)]] = DONE_LOOP
+
+
 @jit
 def _append_kernel(
     slots_ptr, new_codes_ptr, codes_ptr, codes_stride, num_frames_ptr, positions_ptr, done_ptr, block_table_ptr,
     table_stride, trailing_ptr, trailing_stride, trailing_lens_ptr, pad_text_id, page_size, slot_mapping_ptr,
-    context_lens_ptr, text_ids_ptr,
+    context_lens_ptr, text_ids_ptr, repeats_ptr, few_ptr,
+    MAX_REPEATS: tl.constexpr, MAX_FEW: tl.constexpr, LAGS: tl.constexpr, FRESH_CODE: tl.constexpr,
+    LOOP: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + row).to(tl.int64)
@@ -62,6 +79,22 @@ def _append_kernel(
     tl.store(codes_ptr + slot * codes_stride + frame * 16 + codebook, codes.to(tl.int16), mask=running)
     tl.store(num_frames_ptr + slot, frame + 1, mask=running)
     tl.store(positions_ptr + slot, position + 1, mask=running)
+
+    # engine/loops.py
+    lag = tl.arange(0, LAGS)
+    before = frame - 1 - lag
+    previous = tl.load(codes_ptr + slot * codes_stride + before * 16, mask=running & (before >= 0), other=-1)
+    same = previous.to(tl.int32) == tl.load(new_codes_ptr + row * 16)
+    repeats = tl.where(same, tl.load(repeats_ptr + slot * LAGS + lag) + 1, 0)
+    few = tl.load(few_ptr + slot)
+    few = tl.where(tl.max(same.to(tl.int32), axis=0) != 0, few + 1, tl.maximum(few - FRESH_CODE, 0))
+    few = tl.where(queued, 0, few)
+    tl.store(repeats_ptr + slot * LAGS + lag, repeats, mask=running)
+    tl.store(few_ptr + slot, few, mask=running)
+    if MAX_REPEATS > 0:
+        tl.store(done_ptr + slot, LOOP, mask=running & (tl.max(repeats, axis=0) >= MAX_REPEATS))
+    if MAX_FEW > 0:
+        tl.store(done_ptr + slot, LOOP, mask=running & (few >= MAX_FEW))
 
 
 def embed_frame(codes: Tensor, tables: Tensor, offsets: Tensor, text_ids: Tensor, text_table: Tensor) -> Tensor:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from tests.engine.asking import ask
 from tests.engine.random_codec import CONFIG, random_decoder, relative_error
-from tts_batch.engine.code2wav_fast import FastCodecDecoder
+from tests.engine.scripted import prepared_row
+from tts_batch.engine.code2wav import Code2Wav
+from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
 
@@ -50,3 +55,35 @@ def test_padding_changes_nothing_before_it(decoder: CodecDecoder, codes: torch.T
 def test_rows_do_not_mix(decoder: CodecDecoder, codes: torch.Tensor) -> None:
     fast = FastCodecDecoder(decoder, torch.float32)
     torch.testing.assert_close(fast(codes)[1:2], fast(codes[1:2]), rtol=0, atol=1e-5)
+
+
+def test_frames_before_the_wanted_ones_are_left_out(decoder: CodecDecoder) -> None:
+    codes = torch.randint(0, CONFIG.codebook_size, (3, 16, 60), generator=torch.Generator().manual_seed(2))
+    fast = FastCodecDecoder(decoder, torch.float32)
+    whole = fast(codes)
+    first = torch.tensor([0, 17, 40])
+    part = fast(codes, first, 30)
+    assert part.shape == (3, 30 * 1920)
+    for row, start in enumerate(first.tolist()):
+        context = CONV_CONTEXT * 1920 if start else 0
+        stop = min(30, 60 - start) * 1920
+        expected = whole[row, start * 1920 :][context:stop]
+        torch.testing.assert_close(part[row, context:stop], expected, rtol=0, atol=1e-5)
+    # One frame less of context is heard: the margin is not waste.
+    short = fast(codes[:1], torch.tensor([17]), 30)[0, 9 * 1920 : 10 * 1920]
+    assert not torch.allclose(short, whole[0, 26 * 1920 : 27 * 1920], rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("ref_frames", "frames"), [(0, 5), (11, 5), (12, 5), (13, 5), (73, 3), (310, 20), (30, 320)])
+def test_code2wav_needs_no_more_than_the_context(decoder: CodecDecoder, ref_frames: int, frames: int) -> None:
+    fast = FastCodecDecoder(decoder, torch.float32)
+    generator = torch.Generator().manual_seed(ref_frames)
+    reference = torch.randint(0, CONFIG.codebook_size, (ref_frames, 16), generator=generator)
+    codes = torch.randint(0, CONFIG.codebook_size, (frames, 16), generator=generator)
+    audio = []
+    for context in (None, CONV_CONTEXT):
+        code2wav = Code2Wav(fast, "cpu", 1_000, conv_context=context)
+        code2wav.submit(DecodedRow(prepared_row(ask("a"), reference if ref_frames else None), codes, "stop", True, {}))
+        audio += [voiced.audio for voiced in code2wav.poll(drain=True)]
+    np.testing.assert_allclose(audio[0], audio[1], rtol=0, atol=1e-5)

@@ -6,10 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from tts_batch.engine.code2wav import Code2Wav, Decode
-from tts_batch.engine.code2wav_fast import FastCodecDecoder
+from tts_batch.engine.code2wav import Code2Wav
+from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.generation import Stages
 from tts_batch.engine.prepare import Preparer
@@ -44,10 +43,13 @@ def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer
         runner.warm_up()
     else:
         runner = LockstepRunner(model, max_num_seqs)
+    code2wav = _code2wav(model, platform, is_v2, CODE2WAV_FRAMES[kind][is_v2])
+    if device.type == "cuda":
+        code2wav.warm_up()
     return Stages(
         preparer=preparer,
         runner=runner,
-        code2wav=Code2Wav(_decoder(model, platform, is_v2), device, CODE2WAV_FRAMES[kind][is_v2]),
+        code2wav=code2wav,
         stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1),
     )
 
@@ -74,12 +76,8 @@ def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> Runne
     )
 
 
-def _decoder(model: Qwen3TTS, platform: Platform, is_v2: bool) -> Decode:
+def _code2wav(model: Qwen3TTS, platform: Platform, is_v2: bool, max_frames: int) -> Code2Wav:
     exact = model.speech_tokenizer.decoder
     if is_v2 and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
-        return FastCodecDecoder(exact, torch.bfloat16)
-
-    def decode(codes: Tensor) -> Tensor:
-        return exact(codes).float()
-
-    return decode
+        return Code2Wav(FastCodecDecoder(exact, torch.bfloat16), platform.device, max_frames, conv_context=CONV_CONTEXT)
+    return Code2Wav(exact, platform.device, max_frames)

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tts_batch.engine.request import SAMPLES_PER_FRAME
+from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.speech_tokenizer.pieces import Piece, cut_pieces
 
-Decode = Callable[[Tensor], Tensor]
-"""Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless."""
+Decode = Callable[..., Tensor]
+"""Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless.
+
+Where `conv_context` is given, it also takes the first frame wanted of each row, int64 [batch], and how many from there.
+"""
 
 MAX_BATCHES_IN_FLIGHT = 2
 
@@ -53,12 +56,13 @@ class _Job:
 
     row: _Row
     codes: Tensor  # [context + new frames, 16]
+    skip: int  # frames at its beginning that the convolutions need not see
     stop: int  # sample of the row's audio at which the piece ends
     length: int  # samples of the row's audio in it: the last ones
 
     @property
     def num_frames(self) -> int:
-        return len(self.codes)
+        return len(self.codes) - self.skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,9 +82,20 @@ class _Batch:
 class Code2Wav:
     """Used from one thread. `submit` rows, then `poll` until they come back; nothing in here waits for the device."""
 
-    def __init__(self, decode: Decode, device: torch.device | str, max_frames: int, max_wait_s: float = 0.25) -> None:
-        """At most `max_frames` frames are decoded at once, padding included; a piece waits `max_wait_s` for others."""
+    def __init__(
+        self,
+        decode: Decode,
+        device: torch.device | str,
+        max_frames: int,
+        max_wait_s: float = 0.25,
+        conv_context: int | None = None,
+    ) -> None:
+        """At most `max_frames` frames are decoded at once, padding included; a piece waits `max_wait_s` for others.
+
+        With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only.
+        """
         self._decode = decode
+        self._conv_context = conv_context
         self._device = torch.device(device)
         self._max_frames = max_frames
         self._max_wait_s = max_wait_s
@@ -95,6 +110,15 @@ class Code2Wav:
         """Whether any row is still in here."""
         return bool(self._rows)
 
+    def warm_up(self, frames: int = 40) -> None:
+        """Decode something once, so that every kernel is compiled before work comes."""
+        codes = torch.zeros(1, NUM_CODEBOOKS, frames, dtype=torch.int64, device=self._device)
+        with torch.inference_mode():
+            if self._conv_context is None:
+                self._decode(codes)
+            else:
+                self._decode(codes, torch.zeros(1, dtype=torch.int64, device=self._device), frames)
+
     def submit(self, decoded: DecodedRow) -> None:
         """Take a row with all its codes."""
         num_frames, ref_codes = len(decoded.codes), decoded.prepared.ref_codes
@@ -104,7 +128,7 @@ class Code2Wav:
         audio = np.empty(num_frames * SAMPLES_PER_FRAME, dtype=np.float32)
         row = _Row(decoded, _to_host(decoded.codes.to(torch.int16)), audio, len(pieces), time.monotonic())
         self._rows[decoded.prepared.request.request_id] = row
-        self._pool += [_job(row, whole, piece, ref_frames) for piece in pieces]
+        self._pool += [self._job(row, whole, piece, ref_frames) for piece in pieces]
         if not pieces:
             self._ended.append(row)
 
@@ -159,15 +183,33 @@ class Code2Wav:
     def _launch(self, jobs: Sequence[_Job]) -> _Batch:
         rows = [job.codes for job in jobs]
         if self._stream is None:
-            return _Batch(jobs, self._decode(_pad(rows)).float(), copied=None)
+            return _Batch(jobs, self._decode_jobs(jobs, _pad(rows)), copied=None)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             codes = _pad(rows)
-            audio = self._decode(codes).float()
+            audio = self._decode_jobs(jobs, codes)
             host = _to_host(audio)
             copied = torch.cuda.Event()
             copied.record()
         return _Batch(jobs, host, copied, kept=(*rows, codes, audio))
+
+    def _decode_jobs(self, jobs: Sequence[_Job], codes: Tensor) -> Tensor:
+        """Audio [batch, samples], each row beginning after what its job skips."""
+        if self._conv_context is None:
+            return self._decode(codes).float()
+        first = torch.tensor([job.skip for job in jobs])
+        if codes.is_cuda:
+            first = first.pin_memory().to(codes.device, non_blocking=True)
+        return self._decode(codes, first, max(job.num_frames for job in jobs))
+
+    def _job(self, row: _Row, whole: Tensor, piece: Piece, ref_frames: int) -> _Job:
+        stop = (piece.stop - ref_frames) * SAMPLES_PER_FRAME
+        # What lies before the row's first sample is the reference's own sound.
+        length = min(stop, (piece.stop - piece.start) * SAMPLES_PER_FRAME)
+        skip = 0
+        if self._conv_context is not None:
+            skip = max(0, piece.num_frames - length // SAMPLES_PER_FRAME - self._conv_context)
+        return _Job(row, whole[piece.frames], skip, stop, length)
 
     def _scatter(self, batch: _Batch) -> None:
         for job, samples in zip(batch.jobs, batch.audio.numpy(), strict=True):
@@ -182,13 +224,6 @@ class Code2Wav:
             row.audio = None
         if row.pieces_left == 0:
             self._ended.append(row)
-
-
-def _job(row: _Row, whole: Tensor, piece: Piece, ref_frames: int) -> _Job:
-    stop = (piece.stop - ref_frames) * SAMPLES_PER_FRAME
-    # What lies before the row's first sample is the reference's own sound.
-    length = min(stop, (piece.stop - piece.start) * SAMPLES_PER_FRAME)
-    return _Job(row, whole[piece.frames], stop, length)
 
 
 def _to_host(x: Tensor) -> Tensor:

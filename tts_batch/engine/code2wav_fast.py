@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.engine.kernels.activation import silu_mul
-from tts_batch.engine.kernels.causal_conv import Conv, Snake, causal_conv, snake_unit
+from tts_batch.engine.kernels.causal_conv import Conv, Snake, causal_conv
 from tts_batch.engine.kernels.depthwise_norm import depthwise_norm
 from tts_batch.engine.kernels.norm import rms_norm
 from tts_batch.engine.kernels.window_attention import window_attention
 from tts_batch.model.layers import rotary
 from tts_batch.model.speech_tokenizer import decoder as exact
 
+CONV_CONTEXT = 12  # frames: what the convolutions behind the transformer look back, 10.4, and then some
 _SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, to have a product worth the name
 
 
@@ -45,12 +46,21 @@ class FastCodecDecoder(nn.Module):
         self.last = _waveform_conv(last.conv, dtype)
 
     @torch.no_grad()
-    def forward(self, codes: Tensor) -> Tensor:
-        """Ids outside the codebook, which padding may hold, are clamped into it."""
+    def forward(self, codes: Tensor, first: Tensor | None = None, num_frames: int | None = None) -> Tensor:
+        """Codes [B, 16, T] to audio float32 [B, T * 1920].
+
+        With `first` int64 [B] only frames [first, first + num_frames) of each row come out, num_frames * 1920 samples:
+        exact from CONV_CONTEXT frames after `first`. What runs past the row's end is not to be used.
+        Ids outside the codebook, which padding may hold, are clamped into it.
+        """
         batch, levels, length = codes.shape
         shelves = torch.arange(levels, device=codes.device)[:, None] * self.codebook_size
         latent = F.embedding(codes.clamp(0, self.codebook_size - 1) + shelves, self.table).sum(1)
         x = self.transformer(latent)
+        if first is not None and num_frames is not None:
+            length = num_frames
+            frames = (first[:, None] + torch.arange(length, device=codes.device)).clamp_(max=codes.shape[2] - 1)
+            x = x.gather(1, frames[..., None].expand(-1, -1, x.shape[2]))
         for stage in self.upsample:
             x = stage(x)
         _, snaked = causal_conv(x, self.first, snake=self.snakes[0], keep=False)
@@ -145,7 +155,8 @@ class _Block:
         x, snaked = (y.view(batch, -1, self.width) for y in causal_conv(snaked, self.up, snake=self.enter))
         for unit in self.units:
             is_last = unit is self.units[-1]
-            x, snaked = snake_unit(x, snaked, unit.wide, unit.inner, unit.point, unit.outer, keep=not is_last)
+            _, middle = causal_conv(snaked, unit.wide, snake=unit.inner, keep=False)
+            x, snaked = causal_conv(middle, unit.point, residual=x, snake=unit.outer, keep=not is_last)
         return snaked
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -18,9 +19,14 @@ except ImportError:  # the CPU builds of torch bring no Triton
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """`triton.jit` where Triton is here; elsewhere the function stays as it is and is never launched."""
-    return function if triton is None else triton.jit(function)
+def jit(function: Callable[..., Any] | None = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
+    """`triton.jit` where Triton is here; elsewhere the function stays as it is and is never launched.
+
+    `do_not_specialize` names the arguments that change from call to call, so that no value of theirs compiles anew.
+    """
+    if function is None:
+        return partial(jit, do_not_specialize=do_not_specialize)
+    return function if triton is None else triton.jit(function, do_not_specialize=do_not_specialize)
 
 
 def uses_triton(x: Tensor) -> bool:

@@ -88,31 +88,25 @@ def causal_conv(
     return out, snaked
 
 
-def snake_unit(
-    x: Tensor, snaked: Tensor, wide: Conv, inner: Snake, point: Conv, outer: Snake, *, keep: bool = True,
-    tile: Tile | None = None,
-) -> tuple[Tensor | None, Tensor]:  # fmt: skip
-    """x += point(inner(wide(snaked))) in place (if `keep`), all [B, T, C]; also give outer(x).
-
-    One kernel computes the whole unit where a tile holds all channels, so that the middle never leaves registers.
-    """
-    batch, length, width = x.shape
-    tile = tile or UNIT_TILES.get(width)
-    if tile is None or not _on_tensor_cores(snaked, wide):
-        _, middle = causal_conv(snaked, wide, snake=inner, keep=False)
-        return causal_conv(middle, point, residual=x, snake=outer, keep=keep)
-    out = torch.empty_like(x)
-    _unit_kernel[(batch * triton.cdiv(length, tile.rows),)](
-        *_descriptors(snaked, wide.weight, tile), wide.bias, inner.frequency, inner.height, point.weight, point.bias,
-        x, outer.frequency, outer.height, x if keep else None, out, length,
-        C=width, TAPS=wide.taps, DILATION=wide.dilation, **_constants(tile),
-    )  # fmt: skip
-    return x if keep else None, out
-
-
-# Released shapes by (C_in, C_out, taps).
-TILES: dict[tuple[int, int, int], Tile] = {}
-UNIT_TILES: dict[int, Tile] = {}
+# Released shapes by (C_in, C_out, taps), measured on an H200 with Triton 3.6: benchmarks/log.md, 2026-11-30.
+TILES: dict[tuple[int, int, int], Tile] = {
+    (1024, 2048, 1): Tile(128, 256, resident=1),
+    (4096, 1024, 1): Tile(128, 256, resident=1),
+    (1024, 1536, 7): Tile(128, 256, resident=1),
+    (1536, 6144, 2): Tile(128, 256, more_cols=128),
+    (768, 768, 7): Tile(128, 128),
+    (768, 768, 1): Tile(128, 256, resident=1),
+    (768, 1920, 2): Tile(256, 128, resident=1),
+    (384, 384, 7): Tile(128, 128),
+    (384, 384, 1): Tile(256, 128),
+    (384, 768, 2): Tile(128, 256, resident=1),
+    (192, 192, 7): Tile(256, 128, more_cols=64),
+    (192, 192, 1): Tile(128, 64, num_warps=4),
+    (192, 288, 2): Tile(128, 64, more_cols=32, num_warps=4),
+    (96, 96, 7): Tile(128, 64, more_cols=32, depth=32, num_warps=4, num_stages=4),
+    (96, 96, 1): Tile(256, 128, depth=32, num_stages=4),
+    (1536, 16, 2): Tile(128, 16, depth=128, num_warps=4),
+}
 
 
 def tile_for(c_in: int, c_out: int, taps: int) -> Tile:
@@ -218,7 +212,7 @@ def _finish(
         tl.store(snaked_ptr + start + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
 
 
-@jit
+@jit(do_not_specialize=["length", "num_tiles"])
 def _conv_kernel(
     x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
     num_tiles, C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
@@ -243,43 +237,3 @@ def _conv_kernel(
                 more, batch, row, col + COLS, length, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr,
                 snaked_ptr, ROWS, MORE, C_OUT,
             )  # fmt: skip
-
-
-@jit
-def _square(ptr, row, col, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr):
-    rows = row + tl.arange(0, HEIGHT)[:, None]
-    cols = col + tl.arange(0, WIDTH)[None, :]
-    return tl.load(ptr + rows * C + cols, mask=(rows < C) & (cols < C), other=0.0)
-
-
-@jit
-def _unit_kernel(
-    snaked_in_desc, weight_desc, more_desc, bias_ptr, inner_frequency_ptr, inner_height_ptr, point_ptr, point_bias_ptr,
-    residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
-    C: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip
-    num_row_tiles = tl.cdiv(length, ROWS)
-    row = (tl.program_id(0) % num_row_tiles) * ROWS
-    batch = tl.program_id(0) // num_row_tiles
-    dtype: tl.constexpr = snaked_ptr.dtype.element_ty
-    acc, more = _accumulate(
-        snaked_in_desc, weight_desc, more_desc, batch, row, 0, C, TAPS, DILATION, ROWS, COLS, MORE, DEPTH
-    )
-    cols = tl.arange(0, COLS)
-    middle = _snake(acc + _by_channel(bias_ptr, cols, C), inner_frequency_ptr, inner_height_ptr, cols, C).to(dtype)
-    acc = tl.dot(middle, _square(point_ptr, 0, 0, COLS, COLS, C))
-    if MORE > 0:
-        tail = COLS + tl.arange(0, MORE)
-        rest = _snake(more + _by_channel(bias_ptr, tail, C), inner_frequency_ptr, inner_height_ptr, tail, C).to(dtype)
-        acc = tl.dot(rest, _square(point_ptr, COLS, 0, MORE, COLS, C), acc)
-        more = tl.dot(middle, _square(point_ptr, 0, COLS, COLS, MORE, C))
-        more = tl.dot(rest, _square(point_ptr, COLS, COLS, MORE, MORE, C), more)
-        _finish(
-            more, batch, row, COLS, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr,
-            snaked_ptr, ROWS, MORE, C,
-        )  # fmt: skip
-    _finish(
-        acc, batch, row, 0, length, point_bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr,
-        ROWS, COLS, C,
-    )  # fmt: skip

@@ -26,7 +26,7 @@ def depthwise_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tenso
     return out
 
 
-@jit
+@jit(do_not_specialize=["length"])
 def _depthwise_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, length, width, eps,
     TAPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,

@@ -61,7 +61,7 @@ def _load_rotated(ptr, rows, inside, cos_ptr, sin_ptr, row_stride, HALF: tl.cons
     return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
 
 
-@jit
+@jit(do_not_specialize=["length"])
 def _window_kernel(
     qkv_ptr, cos_ptr, sin_ptr, out_ptr, length, scale,
     HEADS: tl.constexpr, HALF: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,

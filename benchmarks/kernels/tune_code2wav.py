@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.kernels import causal_conv as kernels
-from tts_batch.engine.kernels.causal_conv import Conv, Snake, Tile, causal_conv, snake_unit
+from tts_batch.engine.kernels.causal_conv import Conv, Snake, Tile, causal_conv
 
 BATCH, FRAMES = 16, 100
 PROCESSES = 16
@@ -46,7 +46,7 @@ NARROW = [
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution, or with `unit` a whole residual unit, and the tiles to try. `rows` are those of one frame."""
+    """A convolution and the tiles to try. `rows` are those of one frame."""
 
     name: str
     c_in: int
@@ -58,28 +58,18 @@ class Layer:
     snake: bool = True
     keep: bool = True
     residual: bool = False
-    unit: bool = False
 
     @property
     def flop(self) -> float:
-        """Of one call at BATCH x FRAMES; a unit has one tap more, its point convolution."""
-        return 2.0 * BATCH * FRAMES * self.rows * (self.taps + self.unit) * self.c_in * self.c_out
+        """Of one call at BATCH x FRAMES."""
+        return 2.0 * BATCH * FRAMES * self.rows * self.taps * self.c_in * self.c_out
 
     def prepare(self, batch: int, length: int) -> tuple[Callable[[Tile], list[Tensor]], Callable[[], list[Tensor]]]:
-        """The kernel with a tile, and the same in float32, of the same random values; a unit adds to its x."""
+        """The kernel with a tile, and the same in float32, of the same random values."""
         torch.manual_seed(0)
         x = torch.randn(batch, length, self.c_in, device="cuda").bfloat16()
         conv, snake = _random_conv(self.c_in, self.c_out, self.taps), _random_snake(self.c_out)
-        has_residual = self.residual or self.unit
-        residual = torch.randn(batch, length, self.c_out, device="cuda").bfloat16() if has_residual else None
-        if self.unit:
-            point, outer = _random_conv(self.c_in, self.c_in, 1), _random_snake(self.c_in)
-
-            def exact() -> list[Tensor]:
-                _, middle = kernels._twin(x.float(), _float(conv), None, snake, False, torch.float32)
-                return _given(kernels._twin(middle, _float(point), residual, outer, True, torch.float32))
-
-            return lambda tile: _given(snake_unit(residual, x, conv, snake, point, outer, tile=tile)), exact
+        residual = torch.randn(batch, length, self.c_out, device="cuda").bfloat16() if self.residual else None
         options = {"residual": residual, "snake": snake if self.snake else None, "keep": self.keep}
         out_dtype = torch.float32 if self.c_out == 16 else torch.bfloat16
         return (
@@ -130,14 +120,12 @@ LAYERS = [
     Layer("up3", 384, 768, 2, 160, 1, WIDE + THIRDS),
     Layer("wide192", 192, 192, 7, 640, 3, [*THIRDS[:4], Tile(128, 64, num_warps=4)], keep=False),
     Layer("point192", 192, 192, 1, 640, 3, [*THIRDS[:4], Tile(128, 64, num_warps=4)], residual=True),
-    Layer("unit192", 192, 192, 7, 640, 3, [*THIRDS[:1], THIRDS[2], Tile(64, 128, 64, num_warps=4)], unit=True),
     Layer(
         "up4", 192, 288, 2, 640, 1,
         [Tile(128, 64, 32, num_warps=4), Tile(128, 64, 32), Tile(128, 256, 32), Tile(256, 64, 32), Tile(128, 128)],
     ),
     Layer("wide96", 96, 96, 7, 1920, 3, NARROW, keep=False),
     Layer("point96", 96, 96, 1, 1920, 3, NARROW, residual=True),
-    Layer("unit96", 96, 96, 7, 1920, 3, [NARROW[0], NARROW[2], NARROW[5]], unit=True),
     Layer(
         "last", 1536, 16, 2, 120, 1,
         [
@@ -173,8 +161,8 @@ class Checks:
         self._pool = multiprocessing.get_context("spawn").Pool(PROCESSES, maxtasksperchild=1)
         self._jobs = []
         for layer in LAYERS:
-            step = 1 if layer.unit else TILES_A_PROCESS
-            for tiles in (layer.tiles[at : at + step] for at in range(0, len(layer.tiles), step)):
+            for at in range(0, len(layer.tiles), TILES_A_PROCESS):
+                tiles = layer.tiles[at : at + TILES_A_PROCESS]
                 self._jobs.append((layer, tiles, self._pool.apply_async(check, (layer, tiles))))
         return self
 
@@ -194,10 +182,8 @@ class Checks:
         return outcomes
 
 
-def tune(
-    outcomes: list[tuple[Layer, Tile, Outcome]], graph_us: Callable[[Callable[[], object]], float]
-) -> list[str]:
-    """Time every right tile, put the best ones into the tables, and report; a unit must beat its two kernels."""
+def tune(outcomes: list[tuple[Layer, Tile, Outcome]], graph_us: Callable[[Callable[[], object]], float]) -> list[str]:
+    """Time every right tile, put the best ones into the table, and report."""
     lines: list[str] = []
     best: dict[Layer, tuple[float, Tile]] = {}
     for layer in LAYERS:
@@ -213,28 +199,19 @@ def tune(
             if layer not in best or us < best[layer][0]:
                 best[layer] = us, tile
     lines.append("best:")
-    times = {layer.name: us for layer, (us, _) in best.items()}
     for layer, (us, tile) in best.items():
         lines.append(
             f"{layer.name:9s} {short(tile):27s} {us:8.1f} us {layer.flop / us / 1e6:4.0f} TFLOP/s"
             f" x{layer.calls} = {us * layer.calls / (BATCH * FRAMES):6.3f} us/frame"
         )
-        if layer.unit:
-            pair = times[f"wide{layer.c_in}"] + times[f"point{layer.c_in}"]
-            lines.append(f"{layer.name:9s} as two kernels {pair:21.1f} us")
-            if us < pair:
-                kernels.UNIT_TILES[layer.c_in] = tile
-        else:
-            kernels.TILES[layer.c_in, layer.c_out, layer.taps] = tile
+        kernels.TILES[layer.c_in, layer.c_out, layer.taps] = tile
     return lines
 
 
 def table() -> list[str]:
-    """The tables as they stand, to be pasted."""
+    """The table as it stands, to be pasted."""
     lines = ["TILES: dict[tuple[int, int, int], Tile] = {"]
     lines += [f"    {key}: {_code(tile)}," for key, tile in kernels.TILES.items()]
-    lines += ["}", "UNIT_TILES: dict[int, Tile] = {"]
-    lines += [f"    {key}: {_code(tile)}," for key, tile in kernels.UNIT_TILES.items()]
     return [*lines, "}"]
 
 

@@ -1,7 +1,8 @@
 """A deterministic engine without a model, `--engine tests.fake_engine:create`, that fails in every way on demand.
 
-The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "calls": FILE,
-"state": FOLDER, "children": false, "fail_start": MESSAGE, "faults": {row id: fault}}. `calls` gets a line for every request pulled.
+The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
+"children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
+"faults": {row id: fault}}. `calls` gets a line for every request pulled.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
@@ -51,6 +52,8 @@ class FakeEngine:
         self._held: list[SpeechResult] = []
 
     def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
+        if "fail_generate" in self._settings:
+            raise RuntimeError(self._settings["fail_generate"])
         source = iter(requests)
         working: list[SpeechRequest] = []
         more = True

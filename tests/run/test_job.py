@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +41,6 @@ def test_a_run(tmp_path: Path, fake: Fake) -> None:
 
 def test_this_process_never_loads_torch() -> None:
     """In a process of its own: others in this one may."""
-    import subprocess
-
     program = "import sys, tts_batch.run.job; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
@@ -171,6 +170,32 @@ def test_workers_that_die_without_end_are_given_up(tmp_path: Path, fake: Fake) -
     fake(faults={f"row-{n}": "kill" for n in range(12)})
     with pytest.raises(CannotContinueError, match=r"No worker is left.*SIGKILL"):
         run_job(make_config(tmp_path), limits=Limits(killers_in_a_row=2))
+
+
+def test_an_engine_that_never_pulls_a_row_is_given_up(tmp_path: Path, fake: Fake) -> None:
+    fake(fail_generate="no kernel image")
+    config = make_config(tmp_path)
+    with pytest.raises(CannotContinueError, match=r"No worker is left.*no kernel image"):
+        run_job(config, limits=Limits(deaths_in_a_row=2))
+    assert [row["status"] for row in read_manifest(config.out)] == ["pending"] * 12
+
+
+def test_memory_does_not_grow_with_the_table(tmp_path: Path, fake: Fake) -> None:
+    program = (
+        "import sys, resource; from tts_batch.config import JobConfig; from tts_batch.run.job import run_job\n"
+        "summary = run_job(JobConfig.model_validate_json(sys.argv[1]))\n"
+        "kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)\n"
+        "print(summary.ok, *(resource.getrusage(kind).ru_maxrss // 1024 for kind in kinds))"
+    )
+    peaks = []
+    for count in (200, 2_500):
+        config = make_config(tmp_path, count, out=tmp_path / str(count))
+        command = [sys.executable, "-c", program, config.model_dump_json()]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        ok, *megabytes = map(int, answer.stdout.split())
+        assert ok == count
+        peaks.append(megabytes)
+    assert all(large < small + 30 for small, large in zip(*peaks, strict=True)), peaks
 
 
 def test_an_engine_that_does_not_close_is_ended(tmp_path: Path, fake: Fake) -> None:

@@ -54,7 +54,7 @@ def test_sigkill_of_the_run_at_random_moments(tmp_path: Path, fake: Fake) -> Non
     config = make_config(tmp_path, rows)
     moments = random.Random(1)
     kills = 0
-    while kills < 14:
+    while kills < 10:
         run = start_job(config, faults=faults, row_s=0.008)
         time.sleep(0.6 + moments.random())
         if run.poll() is not None:

@@ -23,7 +23,8 @@ class Progress:
         self._total = total
         self._rows = self._made = self._failed = 0
         self._audio_s = 0.0
-        self._started = self._next_line = time.monotonic()
+        self._started = time.monotonic()
+        self._next_line = self._started + PLAIN_EVERY_S
         self._bar = tqdm(total=total, unit="row", file=sys.stderr, dynamic_ncols=True, disable=mode != "bar")
 
     def __enter__(self) -> Progress:

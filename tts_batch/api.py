@@ -28,7 +28,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference, SpeechRe
 from tts_batch.errors import CannotContinueError, RowError, UsageError
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
 from tts_batch.plan.models import ModelGroup, Models
-from tts_batch.plan.planner import PlannedRow, plan_rows
+from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.checks import find_fault
 from tts_batch.run.job import run_job

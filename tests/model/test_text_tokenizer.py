@@ -82,6 +82,11 @@ def test_the_qwen_split_always(tokenizer: TextTokenizer, by_transformers: Tokeni
     assert "Hello world, this is a small test." not in differing
 
 
+@given(st.one_of(st.text(), st.lists(st.sampled_from([*WORDS, *CONTROL_TOKENS])).map("".join)))
+def test_counting_is_the_number_of_ids(tokenizer: TextTokenizer, text: str) -> None:
+    assert tokenizer.count(text) == len(tokenizer.encode(text))
+
+
 @given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map("".join)))
 def test_ordinary_text_reads_as_in_the_template(
     tokenizer: TextTokenizer, by_transformers: Tokenizer, text: str

@@ -19,17 +19,19 @@ _TASK_OF: dict[str, Task] = {task.replace("_", ""): task for task in TASKS} | {"
 
 def is_empty(cell: Any) -> bool:
     """Whether a cell says nothing: null, blank, or the NaN that pandas leaves for null."""
-    return cell is None or (isinstance(cell, str) and not cell.strip()) or (isinstance(cell, float) and isnan(cell))
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or (isinstance(cell, float) and isnan(cell))
 
 
 def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
     """Return the text of a cell unchanged, None for an empty one. Raises RowError(reason) for other types."""
-    if is_empty(cell):
-        return None
     if isinstance(cell, str):
         if not cell.isascii() and _SURROGATE.search(cell):
             raise RowError(reason, f"{column} holds half of a surrogate pair, which no tokenizer reads: write it anew.")
-        return cell
+        return cell if cell.strip() else None
+    if is_empty(cell):
+        return None
     if isinstance(cell, bytes):
         try:
             return cell.decode("utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from tts_batch.errors import RowError
 
@@ -26,6 +27,7 @@ _NAME_OF: dict[str, str] = {code: name for name, codes in _CODES.items() for cod
 _TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:hans|hant|latn|cyrl|jpan|kore))?(?:[-_](?:[a-z]{2}|\d{3}))?")
 
 
+@lru_cache(maxsize=1024)
 def parse_language(value: str) -> str | None:
     """Return the official lower-case name, or None for auto. Raises RowError(bad_language) for anything else."""
     wanted = value.strip().casefold()

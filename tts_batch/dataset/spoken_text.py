@@ -10,8 +10,8 @@ import re
 from tts_batch.dataset.notes import Notes
 from tts_batch.errors import RowError
 
-# Letters by category, yet drawn as nothing: the Hangul fillers.
-_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
+# A letter or digit, but no Hangul filler: those are letters by category, yet drawn as nothing.
+_SPOKEN = re.compile("[^\\W_\u115f\u1160\u3164\uffa0]")
 _DAMAGED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 # Letters of scripts that none of the ten languages uses. Two Greek letters in a row, since one is often a symbol.
 _OTHER_SCRIPT = re.compile(
@@ -21,7 +21,7 @@ _OTHER_SCRIPT = re.compile(
 
 def has_speech(text: str) -> bool:
     """Whether anything in `text` can be spoken: at least one visible letter or digit."""
-    return any(char.isalnum() and char not in _INVISIBLE for char in text)
+    return _SPOKEN.search(text) is not None
 
 
 def check_text(text: str | None, notes: Notes, where: str) -> None:

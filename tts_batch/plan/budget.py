@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 FRAMES_PER_S = 12.5
 MIN_BUDGET = 192  # frames: 15 s, so that a short text spoken slowly is not cut
@@ -34,6 +35,7 @@ class Budget:
     max_frames: int  # when to give up
 
 
+@lru_cache(maxsize=4096)
 def plan_frames(num_text_tokens: int, language: str | None, limit: int) -> Budget:
     """Return max(192, 12 × tokens) frames, more where a language puts more speech into a token, at most `limit`."""
     frames_per_token = _FRAMES_PER_TOKEN.get(language or "", _USUAL)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tts_batch.config import JobConfig
@@ -51,11 +50,6 @@ class ModelGroup:
 
         return TextTokenizer(self.checkpoint.path)
 
-    @cached_property
-    def count_repeated(self) -> Callable[[str], int]:
-        """Counts the tokens of texts that many rows share: transcripts and instructions."""
-        return lru_cache(maxsize=4096)(lambda text: len(self.tokenizer.encode(text)))
-
 
 def find_checkpoint(model: str, revision: str | None = None, task: Task = "custom_voice") -> Checkpoint:
     """Return the checkpoint that --model names; of the tiny families, which have all kinds, the one for `task`.
@@ -87,8 +81,8 @@ class Models:
             self._fixed = group.task
             self.groups[group.task] = group
 
-    def assign(self, row: Row) -> tuple[Row, ModelGroup]:
-        """Return the row with its task, and the group that speaks it.
+    def assign(self, row: Row) -> ModelGroup:
+        """Return the group that speaks a row.
 
         Raises RowError when the row and --model ask for different tasks, CannotContinueError when the checkpoint that
         fits the row cannot be had.
@@ -97,7 +91,7 @@ class Models:
         group = self.groups.get(task)
         if group is None:
             group = self.groups[task] = self._open_for(task)
-        return (row if row.task == task else replace(row, task=task)), group
+        return group
 
     def _open_for(self, task: Task) -> ModelGroup:
         return self._open(find_checkpoint(self._config.model or OFFICIAL[task], task=task))

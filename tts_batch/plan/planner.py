@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from tts_batch.config import JobConfig
-from tts_batch.dataset.audio import content_key, probe_reference
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_rows
-from tts_batch.engine.request import SamplingParams
-from tts_batch.errors import RowError, UsageError
-from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S, plan_frames
-from tts_batch.plan.checks import remark_row, remark_settings
+from tts_batch.errors import UsageError
+from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
+from tts_batch.plan.checks import remark_settings
 from tts_batch.plan.fingerprint import run_fingerprint, run_settings
 from tts_batch.plan.models import ModelGroup, Models
-from tts_batch.plan.seeds import derive_seed
-from tts_batch.plan.tasks import check_task
-from tts_batch.records import Failure, Row
+from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
+from tts_batch.records import Row
+
+__all__ = ["GroupTotals", "Plan", "PlannedRow", "iter_planned", "make_plan"]
 
 MAX_EXAMPLES = 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedRow:
-    """A row and how to make it. A row with a failure has only the row."""
-
-    row: Row
-    model_group: ModelGroup | None = None
-    fingerprint: str = ""
-    reference_key: str | None = None  # the content key of its reference
-    seed: int = 0  # of the first attempt
-    max_frames: int = 0
-    expected_frames: int = 0
-    num_text_tokens: int = 0
-
-    @property
-    def sampling(self) -> SamplingParams:
-        assert self.model_group is not None, "a failed row is not sampled"
-        return self.model_group.sampling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,18 +123,18 @@ def make_plan(config: JobConfig) -> Plan:
     rows: Counter[str] = Counter()
     expected: Counter[str] = Counter()
     budget: Counter[str] = Counter()
-    for planned in plan_rows(read_rows(config, notes, with_extras=False), config, models, notes):
+    for checked in check_rows(read_rows(config, notes, with_extras=False), config, models, notes):
         num_rows += 1
-        if planned.row.failure is not None:
-            failures[planned.row.failure.reason] += 1
+        if checked.row.failure is not None:
+            failures[checked.row.failure.reason] += 1
             if len(examples) < MAX_EXAMPLES:
-                examples.append(planned.row)
+                examples.append(checked.row)
             continue
-        assert planned.model_group is not None
-        task = planned.model_group.task
+        assert checked.model_group is not None
+        task = checked.model_group.task
         rows[task] += 1
-        expected[task] += planned.expected_frames
-        budget[task] += planned.max_frames
+        expected[task] += checked.expected_frames
+        budget[task] += checked.max_frames
     if not num_rows:
         raise UsageError(f"{' '.join(config.data)} has no rows.")
     groups = [group for task, group in models.groups.items() if rows[task]]
@@ -177,65 +157,3 @@ def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
     models.groups |= {totals.model.task: totals.model for totals in plan.groups}
     notes = Notes()  # make_plan has told them
     yield from plan_rows(read_rows(config, notes), config, models, notes)
-
-
-def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
-    """Plan rows one by one; one that cannot be made keeps its place, with a failure."""
-    for row in rows:
-        yield PlannedRow(row) if row.failure is not None else _plan_row(row, config, models, notes)
-
-
-def _plan_row(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:
-    try:
-        row, group = models.assign(row)
-        check_task(row, group.checkpoint.config)
-        return _plan_good_row(row, group, config, notes)
-    except RowError as error:
-        return PlannedRow(replace(row, failure=Failure(error.reason, error.message)))
-
-
-def _plan_good_row(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> PlannedRow:
-    reference_key, reference_s = None, None
-    if row.ref_audio is not None:
-        reference_s = probe_reference(row.ref_audio)
-        reference_key = content_key(row.ref_audio)
-    num_text_tokens = len(group.tokenizer.encode(row.text))
-    max_frames, expected_frames = _frames(row, config, group, num_text_tokens, reference_s)
-    seed = derive_seed(config.seed, row.id, explicit=row.seed)
-    non_streaming = row.non_streaming if row.non_streaming is not None else group.task != "base"
-    remark_row(row, group, reference_s, notes)
-    return PlannedRow(
-        row=row,
-        model_group=group,
-        fingerprint=group.fingerprints.of(
-            row, voice_key=reference_key, non_streaming=non_streaming, max_frames=max_frames, seed=seed
-        ),
-        reference_key=reference_key,
-        seed=seed,
-        max_frames=max_frames,
-        expected_frames=min(expected_frames, max_frames),
-        num_text_tokens=num_text_tokens,
-    )
-
-
-def _frames(
-    row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, reference_s: float | None
-) -> tuple[int, int]:
-    """Return (budget, expected frames). Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
-    budget = plan_frames(num_text_tokens, row.language, group.max_frames)
-    if budget.expected > group.max_frames:
-        raise RowError(
-            "text_too_long",
-            f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
-            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it.",
-        )
-    max_frames = row.max_frames or config.max_frames or budget.max_frames
-    prompt = num_text_tokens + sum(map(group.count_repeated, filter(None, (row.ref_text, row.instruct))))
-    prompt += round((reference_s or 0) * FRAMES_PER_S) + 32  # the template's own positions
-    if prompt + max_frames > group.max_positions:
-        raise RowError(
-            "text_too_long" if prompt > group.max_positions // 2 else "bad_row",
-            f"prompt and max_frames take {prompt} + {max_frames} positions, and the model has {group.max_positions}: "
-            "shorten the texts or lower max_frames.",
-        )
-    return max_frames, budget.expected

@@ -54,11 +54,12 @@ def _check_base(row: Row) -> None:
 
 
 def _check_speaker(row: Row, model: ModelConfig) -> None:
+    if row.speaker in model.speakers:
+        return
     known = ", ".join(sorted(model.speakers))
     if row.speaker is None:
         raise RowError("bad_speaker", f"the row names no speaker: fill speaker or give --speaker, one of {known}.")
-    if row.speaker not in model.speakers:
-        raise RowError("bad_speaker", f"speaker {row.speaker!r} is not one of {known}.")
+    raise RowError("bad_speaker", f"speaker {row.speaker!r} is not one of {known}.")
 
 
 def _refuse(row: Row, column: str, because: str) -> None:

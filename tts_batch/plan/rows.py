@@ -1,0 +1,128 @@
+"""One row's plan: which model speaks it, how many frames it may take, its seed and its fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tts_batch.config import JobConfig
+from tts_batch.dataset.audio import content_key, probe_reference
+from tts_batch.dataset.notes import Notes
+from tts_batch.engine.request import SamplingParams
+from tts_batch.errors import RowError
+from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
+from tts_batch.plan.checks import remark_row
+from tts_batch.plan.models import ModelGroup, Models
+from tts_batch.plan.seeds import derive_seed
+from tts_batch.plan.tasks import check_task
+from tts_batch.records import Failure, Row
+
+TEMPLATE_POSITIONS = 32  # the prompt's own, beside its texts and its reference
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedRow:
+    """A row and what it will take. A row with a failure has only the row."""
+
+    row: Row
+    model_group: ModelGroup | None = None
+    reference_key: str | None = None  # the content key of its reference
+    max_frames: int = 0
+    expected_frames: int = 0
+    num_text_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRow(CheckedRow):
+    """A checked row that knows its task, and how to make it."""
+
+    seed: int = 0  # of the first attempt
+    fingerprint: str = ""
+
+    @property
+    def sampling(self) -> SamplingParams:
+        assert self.model_group is not None, "a failed row is not sampled"
+        return self.model_group.sampling
+
+
+def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
+    """Plan rows one by one; one that cannot be made keeps its place, with a failure."""
+    for checked in check_rows(rows, config, models, notes):
+        yield _planned(checked, config)
+
+
+def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[CheckedRow]:
+    """As `plan_rows`, without what only a run needs: for counting."""
+    for row in rows:
+        yield CheckedRow(row) if row.failure is not None else _check(row, config, models, notes)
+
+
+def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> CheckedRow:
+    task = row.task
+    try:
+        group = models.assign(row)
+        task = group.task
+        return _checked(row, group, config, notes)
+    except RowError as error:
+        return CheckedRow(replace(row, task=task, failure=Failure(error.reason, error.message)))
+
+
+def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> CheckedRow:
+    check_task(row, group.checkpoint.config)
+    reference_key, reference_s = None, None
+    if row.ref_audio is not None:
+        reference_s = probe_reference(row.ref_audio)
+        reference_key = content_key(row.ref_audio)
+    num_text_tokens = group.tokenizer.count(row.text)
+    max_frames, expected_frames = _frames(row, config, group, num_text_tokens, reference_s)
+    remark_row(row, group, reference_s, notes)
+    return CheckedRow(row, group, reference_key, max_frames, min(expected_frames, max_frames), num_text_tokens)
+
+
+def _frames(
+    row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, reference_s: float | None
+) -> tuple[int, int]:
+    """Return (budget, expected frames). Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
+    budget = plan_frames(num_text_tokens, row.language, group.max_frames)
+    if budget.expected > group.max_frames:
+        raise RowError(
+            "text_too_long",
+            f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
+            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it.",
+        )
+    max_frames = row.max_frames or config.max_frames or budget.max_frames
+    prompt = num_text_tokens + TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
+    prompt += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
+    if prompt + max_frames > group.max_positions:
+        raise RowError(
+            "text_too_long" if prompt > group.max_positions // 2 else "bad_row",
+            f"prompt and max_frames take {prompt} + {max_frames} positions, and the model has {group.max_positions}: "
+            "shorten the texts or lower max_frames.",
+        )
+    return max_frames, budget.expected
+
+
+def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
+    row, group = checked.row, checked.model_group
+    if group is None:
+        return PlannedRow(row)
+    if row.task != group.task:
+        row = replace(row, task=group.task)
+    seed = derive_seed(config.seed, row.id, explicit=row.seed)
+    non_streaming = row.non_streaming if row.non_streaming is not None else group.task != "base"
+    return PlannedRow(
+        row=row,
+        model_group=group,
+        reference_key=checked.reference_key,
+        max_frames=checked.max_frames,
+        expected_frames=checked.expected_frames,
+        num_text_tokens=checked.num_text_tokens,
+        seed=seed,
+        fingerprint=group.fingerprints.of(
+            row,
+            voice_key=checked.reference_key,
+            non_streaming=non_streaming,
+            max_frames=checked.max_frames,
+            seed=seed,
+        ),
+    )

@@ -2,12 +2,13 @@
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"faults": {row id: fault}}. `calls` gets a line for every request pulled.
+"full_after": NUMBER OF FILES, "faults": {row id: fault}}. `calls` gets a line for every request pulled.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,23 @@ def create(config: EngineConfig) -> FakeEngine:
     if "fail_start" in settings:
         raise RuntimeError(settings["fail_start"])
     time.sleep(settings.get("start_s", 0.0))
+    if "full_after" in settings:
+        _fill_disk(settings["full_after"])
     if settings.get("children"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     return FakeEngine(settings)
+
+
+def _fill_disk(num_files: int) -> None:
+    """Let the disk of this process have no room for the file after the first `num_files`."""
+    fsync, calls = os.fsync, count()
+
+    def full(descriptor: int) -> None:
+        if next(calls) == num_files:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    os.fsync = full
 
 
 class FakeEngine:

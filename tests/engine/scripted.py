@@ -73,6 +73,12 @@ class ScriptedRunner:
                 decoded.append(DecodedRow(row, codes, "stop", True, {"decode_s": 0.0}))
         return decoded
 
+    def progress(self) -> list[tuple[PreparedRow, int]]:
+        return [*self.active.values(), *((row, -1) for row in self.waiting)]
+
+    def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+        return torch.full((num_frames, 16), row.request.seed % 2_048)
+
     def cancel(self, request_id: str) -> bool:
         kept = [row for row in self.waiting if row.request.request_id != request_id]
         found = len(kept) < len(self.waiting)

@@ -10,7 +10,8 @@ import torch
 
 from tests.engine.asking import ask
 from tests.engine.scripted import prepared_row
-from tts_batch.engine.code2wav import Code2Wav, Decode
+from tts_batch.engine.code2wav import Code2Wav, Vocoder
+from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.speech_tokenizer import SpeechTokenizer
@@ -40,7 +41,11 @@ def row(name: str, codes: torch.Tensor, reference: torch.Tensor | None = None) -
     return DecodedRow(prepared_row(ask(name), reference), codes, "stop", True, {})
 
 
-def vocode(code2wav: Code2Wav, rows: Sequence[DecodedRow]) -> dict[str, np.ndarray | None]:
+def whole(decode: Decode, max_frames: int, max_wait_s: float = 0.25) -> Code2Wav:
+    return Code2Wav(DecodePool(decode, "cpu", PoolLimits(max_frames, max_wait_s=max_wait_s)))
+
+
+def vocode(code2wav: Vocoder, rows: Sequence[DecodedRow]) -> dict[str, np.ndarray | None]:
     for decoded in rows:
         code2wav.submit(decoded)
     audio = {}
@@ -61,24 +66,24 @@ def test_trims_exactly_and_cuts_at_the_official_seams(
     speech_tokenizer: SpeechTokenizer, decoder: Decode, ref_frames: int, frames: int
 ) -> None:
     reference, codes = random_codes(ref_frames, 1), random_codes(frames, 2)
-    audio = vocode(Code2Wav(decoder, "cpu", 325), [row("a", codes, reference if ref_frames else None)])["a"]
-    whole = speech_tokenizer.decode(torch.cat([reference, codes])).numpy()
+    audio = vocode(whole(decoder, 325), [row("a", codes, reference if ref_frames else None)])["a"]
+    official = speech_tokenizer.decode(torch.cat([reference, codes])).numpy()
     assert audio.dtype == np.float32
     assert audio.shape == (frames * 1_920,)
-    np.testing.assert_allclose(audio, whole[ref_frames * 1_920 :], atol=2e-5)
+    np.testing.assert_allclose(audio, official[ref_frames * 1_920 :], atol=2e-5)
 
 
 def test_rows_of_any_lengths_together_equal_each_alone(decoder: Decode) -> None:
     rows = [row(f"{n}", random_codes(n, n), random_codes(r, 9) if r else None) for n, r in [(5, 0), (1, 20), (302, 3)]]
-    together = vocode(Code2Wav(decoder, "cpu", 2_000), rows)
+    together = vocode(whole(decoder, 2_000), rows)
     for decoded in rows:
-        ((name, alone),) = vocode(Code2Wav(decoder, "cpu", 1), [decoded]).items()
+        ((name, alone),) = vocode(whole(decoder, 1), [decoded]).items()
         np.testing.assert_allclose(together[name], alone, atol=2e-5)
 
 
 def test_arrays_are_owned_by_the_receiver(decoder: Decode) -> None:
     shared = random_codes(3)
-    code2wav = Code2Wav(decoder, "cpu", 100)
+    code2wav = whole(decoder, 100)
     for name in ("first", "second"):
         code2wav.submit(row(name, shared))
     shared[:] = 0  # the runner's buffer may be taken again at once
@@ -104,15 +109,15 @@ def small_memory(decode: Decode, max_frames: int) -> Decode:
 
 def test_out_of_memory_halves_and_fails_only_what_never_fits(decoder: Decode) -> None:
     rows = [row(str(i), random_codes(n, n + i)) for i, n in enumerate((40, 6, 6, 6, 6))]
-    expected = vocode(Code2Wav(decoder, "cpu", 1), rows)
-    audio = vocode(Code2Wav(small_memory(decoder, 13), "cpu", 10_000), rows)
+    expected = vocode(whole(decoder, 1), rows)
+    audio = vocode(whole(small_memory(decoder, 13), 10_000), rows)
     assert audio.pop("0") is None
     for name, got in audio.items():
         np.testing.assert_allclose(got, expected[name], atol=2e-5)
 
 
 def test_a_row_of_several_pieces_fails_once_when_one_never_fits(decoder: Decode) -> None:
-    audio = vocode(Code2Wav(small_memory(decoder, 310), "cpu", 10_000), [row("a", random_codes(610))])
+    audio = vocode(whole(small_memory(decoder, 310), 10_000), [row("a", random_codes(610))])
     assert audio == {"a": None}
 
 
@@ -123,7 +128,7 @@ def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(deco
         batches.append(len(codes))
         return decoder(codes)
 
-    code2wav = Code2Wav(record, "cpu", 12, max_wait_s=LONG_S)
+    code2wav = whole(record, 12, LONG_S)
     code2wav.submit(row("a", random_codes(4)))
     code2wav.submit(row("b", random_codes(3)))
     assert code2wav.poll(drain=False) == []
@@ -131,13 +136,13 @@ def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(deco
     assert len(code2wav.poll(drain=False)) == 3
     assert batches == [3]
 
-    impatient = Code2Wav(record, "cpu", 12, max_wait_s=0)
+    impatient = whole(record, 12, 0)
     impatient.submit(row("d", random_codes(4)))
     assert len(impatient.poll(drain=False)) == 1
 
 
 def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Decode) -> None:
-    code2wav = Code2Wav(decoder, "cpu", 1_000, max_wait_s=LONG_S)
+    code2wav = whole(decoder, 1_000, LONG_S)
     for name in "abc":
         code2wav.submit(row(name, random_codes(2)))
     code2wav.submit(row("none", random_codes(0)))

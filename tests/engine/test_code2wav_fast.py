@@ -11,6 +11,7 @@ from tests.engine.random_codec import CONFIG, random_decoder, relative_error
 from tests.engine.scripted import prepared_row
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
@@ -83,7 +84,7 @@ def test_code2wav_needs_no_more_than_the_context(decoder: CodecDecoder, ref_fram
     codes = torch.randint(0, CONFIG.codebook_size, (frames, 16), generator=generator)
     audio = []
     for context in (None, CONV_CONTEXT):
-        code2wav = Code2Wav(fast, "cpu", 1_000, conv_context=context)
+        code2wav = Code2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), conv_context=context))
         code2wav.submit(DecodedRow(prepared_row(ask("a"), reference if ref_frames else None), codes, "stop", True, {}))
         audio += [voiced.audio for voiced in code2wav.poll(drain=True)]
     np.testing.assert_allclose(audio[0], audio[1], rtol=0, atol=1e-5)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tts_batch.engine.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.generation import Stages
 from tts_batch.engine.prepare import Preparer
@@ -43,13 +45,14 @@ def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer
         runner.warm_up()
     else:
         runner = LockstepRunner(model, max_num_seqs)
-    code2wav = _code2wav(model, platform, is_v2, CODE2WAV_FRAMES[kind][is_v2])
+    pool = _decode_pool(model, platform, is_v2, CODE2WAV_FRAMES[kind][is_v2])
     if device.type == "cuda":
-        code2wav.warm_up()
+        pool.warm_up()
+    is_chunked = config.code2wav_mode == "chunked"
     return Stages(
         preparer=preparer,
         runner=runner,
-        code2wav=code2wav,
+        code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else Code2Wav(pool),
         stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1),
     )
 
@@ -76,8 +79,8 @@ def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> Runne
     )
 
 
-def _code2wav(model: Qwen3TTS, platform: Platform, is_v2: bool, max_frames: int) -> Code2Wav:
-    exact = model.speech_tokenizer.decoder
+def _decode_pool(model: Qwen3TTS, platform: Platform, is_v2: bool, max_frames: int) -> DecodePool:
+    exact, limits = model.speech_tokenizer.decoder, PoolLimits(max_frames)
     if is_v2 and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
-        return Code2Wav(FastCodecDecoder(exact, torch.bfloat16), platform.device, max_frames, conv_context=CONV_CONTEXT)
-    return Code2Wav(exact, platform.device, max_frames)
+        return DecodePool(FastCodecDecoder(exact, torch.bfloat16), platform.device, limits, conv_context=CONV_CONTEXT)
+    return DecodePool(exact, platform.device, limits)

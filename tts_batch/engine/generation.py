@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tts_batch.engine.code2wav import Code2Wav
+from tts_batch.engine.code2wav import Vocoder
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
@@ -39,7 +39,7 @@ class Stages:
 
     preparer: Preparer
     runner: Runner
-    code2wav: Code2Wav
+    code2wav: Vocoder
     stall_timeout_s: float
 
 
@@ -194,7 +194,11 @@ class Generation:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         for row in rows:
-            self._runner.add(row)
+            if self._code2wav.drop(row.request.request_id):
+                message = "the device ran out of memory when some of this row's audio was out already."
+                self._put(error_result(row.request.request_id, "out_of_memory", message))
+            else:
+                self._runner.add(row)
 
     def _deliver(self) -> None:
         """Put what Code2Wav has finished; when nothing more is coming for now, have it start what it holds."""
@@ -211,7 +215,9 @@ class Generation:
         with self._lock:
             cancelled = list(self._cancelled)
         for request_id in cancelled:
-            if self._runner.cancel(request_id) or self._code2wav.drop(request_id):
+            # A row that is spoken chunk by chunk is in both.
+            is_decoding, is_in_code2wav = self._runner.cancel(request_id), self._code2wav.drop(request_id)
+            if is_decoding or is_in_code2wav:
                 self._put(cancelled_result(request_id))
 
     def _put(self, result: SpeechResult, *, ends: bool = True) -> None:

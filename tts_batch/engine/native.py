@@ -19,6 +19,8 @@ from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
 
+CODE2WAV_MODES = ("utterance", "chunked")
+
 
 class NativeEngine:
     """An Engine. `info` says what it computes with: runner, device, dtype, max_num_seqs."""
@@ -95,7 +97,9 @@ class NativeEngine:
 
 
 def _refuse_what_is_to_come(config: EngineConfig) -> None:
-    ready = {"placement": "colocated", "profile": None, "code2wav_mode": "utterance"}
+    if config.code2wav_mode not in CODE2WAV_MODES:
+        raise EngineConfigError(f"code2wav_mode {config.code2wav_mode!r} is not one of {', '.join(CODE2WAV_MODES)}.")
+    ready = {"placement": "colocated", "profile": None}
     for name, value in ready.items():
         if getattr(config, name) != value:
             raise EngineConfigError(f"{name} {getattr(config, name)!r} is not in this version; leave it at {value}.")

@@ -84,6 +84,14 @@ class SpeechResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+OnChunk = Callable[[str, int, NDArray[np.float32], bool], None]
+"""on_chunk(request_id, index, audio float32 [samples], is_last).
+
+A request's chunks come in order from index 0; together they are its audio; the last may be empty. A request that does
+not end well has no last chunk. Called on the compute thread, which waits for it; what it raises kills the engine.
+"""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """What the toolkit asks of an engine.
@@ -117,5 +125,6 @@ class EngineConfig:
     eager: bool = False
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
     code2wav_mode: str = "utterance"  # utterance | chunked
+    on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
     stall_timeout_s: float = 30.0
     options: Mapping[str, str] = field(default_factory=dict)  # free-form, for engines of other makers

@@ -58,6 +58,12 @@ class Runner(Protocol):
     def step(self) -> list[DecodedRow]:
         """Go on by a frame or a few; return the rows that ended. After an exception, `evict` and add again."""
 
+    def progress(self) -> list[tuple[PreparedRow, int]]:
+        """Every row in here, and how many frames it is known to have; -1: it still waits."""
+
+    def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
+        """The first frames of a row that is decoding, as many as `progress` says at most: [num_frames, 16], a copy."""
+
     def cancel(self, request_id: str) -> bool:
         """Drop a row in whatever state it is; False if it is not here."""
 

@@ -58,6 +58,14 @@ class LockstepRunner:
         self._drop_empty_batch()
         return decoded
 
+    def progress(self) -> list[tuple[PreparedRow, int]]:
+        decoding = self._batch.progress() if self._batch else []
+        return decoding + [(row, -1) for row in self._waiting]
+
+    def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
+        assert self._batch is not None
+        return self._batch.codes_of(row)[:num_frames]
+
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
         for waiting in self._waiting:
@@ -178,6 +186,12 @@ class _Batch:
         self._repeats, self._few = count_loops(code0, self._previous, text_is_over, self._repeats, self._few)
         self._previous = torch.cat([code0[:, None], self._previous[:, :-1]], dim=1)
         return is_loop(self._repeats, self._few, self._loop_limits).nonzero()[:, 0].tolist()
+
+    def progress(self) -> list[tuple[PreparedRow, int]]:
+        return [(row, len(codes)) for row, codes in zip(self.rows, self._codes, strict=True)]
+
+    def codes_of(self, row: PreparedRow) -> Tensor:
+        return torch.stack(self._codes[self.rows.index(row)])
 
     def _step_talker(self, codes: Tensor) -> None:
         self._seen.scatter_(1, codes[:, :1], True)

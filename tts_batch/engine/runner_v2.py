@@ -97,6 +97,8 @@ class ContinuousRunner:
         self._flags = [_Flags(shape.num_slots, self._device) for _ in range(2)]
         self._window: _Window | None = None
         self._num_windows = 0
+        self._harvested: set[ActiveRow] = set()  # the rows that `_num_frames` [slots] speaks of
+        self._num_frames = np.zeros(shape.num_slots, dtype=np.int32)
 
     @property
     def max_num_seqs(self) -> int:
@@ -143,6 +145,15 @@ class ContinuousRunner:
             self._start(admitted)
         previous, self._window = self._window, self._launch_window()
         return self._harvest(previous) if previous else []
+
+    def progress(self) -> list[tuple[PreparedRow, int]]:
+        waiting = [(row, -1) for row in self._scheduler.waiting]
+        return waiting + [(row.prepared, self._known_frames(row)) for row in self._scheduler.active.values()]
+
+    @torch.inference_mode()
+    def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
+        slot = next(active.slot for active in self._scheduler.active.values() if active.prepared is row)
+        return self._state.codes[slot, :num_frames].clone()
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -241,6 +252,7 @@ class ContinuousRunner:
 
     def _harvest(self, window: _Window) -> list[DecodedRow]:
         done, num_frames = window.flags.wait(self.settings.wait_timeout_s)
+        self._harvested, self._num_frames = set(window.rows), num_frames
         ended = [row for row in window.rows if done[row.slot] in FINISH_REASONS and self._still_holds(row)]
         if not ended:
             return []
@@ -264,6 +276,10 @@ class ContinuousRunner:
             )
             for i, (row, length) in enumerate(zip(ended, lens, strict=True))
         ]
+
+    def _known_frames(self, row: ActiveRow) -> int:
+        """As of the last harvest; a row that was not yet in its window has none."""
+        return int(self._num_frames[row.slot]) if row in self._harvested else 0
 
     def _still_holds(self, row: ActiveRow) -> bool:
         return self._scheduler.active.get(row.slot) is row

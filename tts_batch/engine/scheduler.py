@@ -71,6 +71,10 @@ class Scheduler:
         """How many more rows may wait."""
         return self.look_ahead - len(self._waiting)
 
+    @property
+    def waiting(self) -> list[PreparedRow]:
+        return [row for _, row in self._waiting]
+
     def num_pages_for(self, row: PreparedRow) -> int:
         """The worst case: every position the row can ever store."""
         return -(-(row.prompt.num_tokens + row.request.max_frames) // self.page_size)
@@ -85,7 +89,7 @@ class Scheduler:
         limit = min(self.max_num_seqs - len(self.active), len(self._waiting))
         if self.active and limit * ADMISSION_BURST < min(self.max_num_seqs, limit + len(self.active)):
             return []
-        admitted = []
+        admitted: list[ActiveRow] = []
         while limit > len(admitted) and self.num_pages_for(self._waiting[0][1]) <= self.pages.num_free:
             row = heapq.heappop(self._waiting)[1]
             slot = heapq.heappop(self._free_slots)

@@ -1,0 +1,186 @@
+"""The decoder's queue: pieces of code sequences, decoded in packed batches as the device gets to them.
+
+On CUDA the decoder runs on a stream of its own beside the talker, and audio comes to the host by a copy that nobody
+waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
+
+Decode = Callable[..., Tensor]
+"""Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless.
+
+Where `conv_context` is given, it also takes the first frame wanted of each row, int64 [batch], and how many from there.
+"""
+
+Deliver = Callable[[NDArray[np.float32] | None], None]
+"""Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
+
+MAX_BATCHES_IN_FLIGHT = 2
+
+
+class HostCopy:
+    """A tensor's copy on the host, queued on the current stream."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._copied = None
+        if x.is_cuda:
+            self._host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+        else:
+            self._host = x.clone()
+
+    @property
+    def is_done(self) -> bool:
+        return self._copied is None or self._copied.query()
+
+    def numpy(self) -> NDArray:
+        """A view of the copy, once it is done."""
+        return self._host.numpy()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Consecutive frames of a row, decoded in one go."""
+
+    row_id: str
+    codes: Tensor  # [context + wanted, 16]
+    wanted: int  # frames whose audio is delivered: the last ones
+    skip: int  # frames at its beginning that the convolutions need not see
+    deliver: Deliver
+    added_at_s: float
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.codes) - self.skip
+
+    def wanted_samples(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The piece's own part of a batch's row, which begins after `skip` and is padded."""
+        return audio[(self.num_frames - self.wanted) * SAMPLES_PER_FRAME : self.num_frames * SAMPLES_PER_FRAME]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Pieces decoded together. Tensors the device may still read are kept here until the copy is done."""
+
+    pieces: Sequence[Piece]
+    audio: HostCopy
+    kept: Sequence[Tensor] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How pieces are put together."""
+
+    max_frames: int  # decoded at once, padding included
+    max_pieces: int = 1_024  # decoded at once
+    max_wait_s: float = 0.25  # how long a piece waits for others to fill a batch
+
+
+class DecodePool:
+    """Used from one thread. Nothing in here waits for the device."""
+
+    def __init__(
+        self, decode: Decode, device: torch.device | str, limits: PoolLimits, conv_context: int | None = None
+    ) -> None:
+        """With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only."""
+        self._decode = decode
+        self._device = torch.device(device)
+        self._limits = limits
+        self._conv_context = conv_context
+        self._pieces: list[Piece] = []
+        self._batches: list[_Batch] = []
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
+
+    @torch.inference_mode()
+    def warm_up(self, frames: int = 40) -> None:
+        """Decode something once, so that every kernel is compiled before work comes."""
+        codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int64, device=self._device)
+        self._start([self._piece("", codes, frames, lambda audio: None)])
+        if self._stream is not None:
+            self._stream.synchronize()
+        self.clear()
+
+    def add(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> None:
+        """Queue codes [context + wanted, 16]. `advance` calls `deliver` once, unless the row is dropped."""
+        self._pieces.append(self._piece(row_id, codes, wanted, deliver))
+
+    def advance(self, *, drain: bool) -> None:
+        """Start the batches that are worth starting (with `drain`: all), and deliver those that are done, in order."""
+        self._start_batches(drain)
+        while self._batches and self._batches[0].audio.is_done:
+            batch = self._batches.pop(0)
+            for piece, audio in zip(batch.pieces, batch.audio.numpy(), strict=True):
+                piece.deliver(piece.wanted_samples(audio))
+
+    def drop(self, row_id: str) -> None:
+        """Forget a row's pieces; those that are being decoded are still delivered."""
+        self._pieces = [piece for piece in self._pieces if piece.row_id != row_id]
+
+    def clear(self) -> None:
+        """Forget all pieces, those that are being decoded too."""
+        self._pieces.clear()
+        self._batches.clear()
+
+    def _start_batches(self, drain: bool) -> None:
+        limits = self._limits
+        while self._pieces and len(self._batches) < MAX_BATCHES_IN_FLIGHT:
+            self._pieces.sort(key=lambda piece: -piece.num_frames)
+            size = min(limits.max_pieces, max(1, limits.max_frames // self._pieces[0].num_frames))
+            oldest_s = min(piece.added_at_s for piece in self._pieces)
+            if len(self._pieces) < size and not drain and time.monotonic() - oldest_s < limits.max_wait_s:
+                return
+            pieces, self._pieces = self._pieces[:size], self._pieces[size:]
+            self._start(pieces)
+
+    def _start(self, pieces: Sequence[Piece]) -> None:
+        """Queue a batch, in halves when it does not fit in memory."""
+        try:
+            self._batches.append(self._launch(pieces))
+        except torch.OutOfMemoryError:
+            if len(pieces) == 1:
+                pieces[0].deliver(None)
+                return
+            torch.cuda.empty_cache()
+            self._start(pieces[: len(pieces) // 2])
+            self._start(pieces[len(pieces) // 2 :])
+
+    def _launch(self, pieces: Sequence[Piece]) -> _Batch:
+        rows = [piece.codes for piece in pieces]
+        if self._stream is None:
+            return _Batch(pieces, HostCopy(self._decode_pieces(pieces, _pad(rows))))
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            codes = _pad(rows)
+            audio = self._decode_pieces(pieces, codes)
+            return _Batch(pieces, HostCopy(audio), kept=(*rows, codes, audio))
+
+    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor) -> Tensor:
+        """Audio [batch, samples], each row beginning after what its piece skips."""
+        if self._conv_context is None:
+            return self._decode(codes).float()
+        first = torch.tensor([piece.skip for piece in pieces])
+        if codes.is_cuda:
+            first = first.pin_memory().to(codes.device, non_blocking=True)
+        return self._decode(codes, first, max(piece.num_frames for piece in pieces))
+
+    def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
+        skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
+        return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
+
+
+def _pad(rows: Sequence[Tensor]) -> Tensor:
+    """[frames, 16] each -> int64 [batch, 16, frames]."""
+    return pad_sequence([row.long() for row in rows], batch_first=True).transpose(1, 2)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tts_batch.run.clips import clip_name, clip_path, encode_codes, encode_wav
@@ -48,6 +48,7 @@ def test_an_id_cannot_take_the_name_of_another() -> None:
     assert clip_name(taken) != taken
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=150), unique=True, max_size=30))
 def test_names_are_safe_and_distinct_even_without_case(row_ids: list[str]) -> None:
     names = [clip_name(row_id) for row_id in row_ids]

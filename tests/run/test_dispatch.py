@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tts_batch.plan.planner import PlannedRow
+from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
 from tts_batch.run.dispatch import Dispatch, Holding, Work
 
@@ -14,6 +14,7 @@ def make_work(count: int) -> list[Work]:
     return [Work(PlannedRow(Row(n, f"r{n}", "t")), {}) for n in range(count)]
 
 
+@settings(deadline=None)
 @given(
     num_rows=st.integers(0, 30),
     killers=st.sets(st.integers(0, 29), max_size=4),

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tts_batch.plan.planner import PlannedRow
+from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
 from tts_batch.run.clips import clip_path
 from tts_batch.run.index import JournalIndex, input_digest

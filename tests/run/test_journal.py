@@ -36,6 +36,7 @@ outcomes = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(outcomes)
 def test_a_line_reads_back_whole(outcome: Outcome) -> None:
     line = outcome.to_line()

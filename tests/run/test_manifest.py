@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tts_batch.plan.planner import PlannedRow
+from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Failure, RefAudio, Row
 from tts_batch.run import manifest
 from tts_batch.run.journal import Outcome

@@ -82,7 +82,11 @@ def test_sigkill_of_workers_at_random_moments(tmp_path: Path, fake: Fake, monkey
     def kill_workers() -> None:
         wait_until(lambda: len(list(config.out.glob("journal/w*/*.jsonl"))) == 2)  # one that cannot start ends the run
         for _ in range(8):
-            if over.wait(0.3 + 0.5 * moments.random()):
+            goal = sum(journalled(config.out).values()) + moments.randint(1, 20)
+            wait_until(
+                lambda goal=goal: over.wait(moments.random() / 10) or sum(journalled(config.out).values()) >= goal
+            )
+            if over.is_set():
                 return
             if workers := processes_of(config.out):
                 kill(moments.choice(workers))

@@ -1,7 +1,7 @@
 """Which row is where between the plan and its end. Pure bookkeeping: no processes, no clocks, no files.
 
 A row that kills workers is found: what was in an engine's hands at two deaths runs alone, after everything else, and
-the row that is alone at such a death fails. Its neighbours only run again.
+the row that is alone at two deaths fails. Its neighbours only run again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from tts_batch.run.channel import Message
 
 if TYPE_CHECKING:
-    from tts_batch.plan.planner import PlannedRow
+    from tts_batch.plan.rows import PlannedRow
 
 DEATHS_BEFORE_ALONE = 2
+DEATHS_ALONE = 2  # one may be anybody's: a machine short of memory, an operator
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,7 @@ class Work:
     planned: PlannedRow
     message: Message
     deaths: int = 0
+    deaths_alone: int = 0  # of them, with nothing else in hand
 
     @property
     def id(self) -> str:
@@ -87,8 +89,11 @@ class Dispatch:
         holding.queued.clear()
         for work in in_hand:
             work.deaths += 1
-        alone = len(in_hand) == 1 and in_hand[0].deaths >= DEATHS_BEFORE_ALONE
-        guilty = in_hand.pop() if alone else None
+        guilty = None
+        if len(in_hand) == 1:
+            in_hand[0].deaths_alone += 1
+            if in_hand[0].deaths_alone >= DEATHS_ALONE:
+                guilty = in_hand.pop()
         for work in reversed(in_hand + waiting):
             if work.deaths >= DEATHS_BEFORE_ALONE:
                 self._suspects.appendleft(work)

@@ -14,7 +14,7 @@ from tts_batch.run.clips import clip_path, remove_clip
 from tts_batch.run.journal import Outcome, list_segments, read_heads
 
 if TYPE_CHECKING:
-    from tts_batch.plan.planner import PlannedRow
+    from tts_batch.plan.rows import PlannedRow
 
 Standing = Literal["ok", "failed", "todo"]
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tts_batch.run.journal import Outcome, sync_folder
 
 if TYPE_CHECKING:
-    from tts_batch.plan.planner import PlannedRow
+    from tts_batch.plan.rows import PlannedRow
 
 ROW_GROUP_ROWS = 50_000
 _BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data

@@ -173,7 +173,7 @@ class Pool:
         if guilty is not None:
             slot.deaths_in_a_row = 0
             slot.killers_in_a_row += 1
-            message = f"{guilty.deaths} workers died with this row in hand, the last with it alone: {how}."
+            message = f"{guilty.deaths} workers died with this row in hand, {guilty.deaths_alone} with it alone: {how}."
             self._listener.row_killed_workers(guilty, _reason(slot), message)
         if self._dispatch.exhausted:
             return

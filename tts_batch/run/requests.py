@@ -18,7 +18,8 @@ from tts_batch.run.references import ReferenceSpool
 
 if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup
-    from tts_batch.plan.planner import GroupTotals, PlannedRow
+    from tts_batch.plan.planner import GroupTotals
+    from tts_batch.plan.rows import PlannedRow
 
 
 def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Device) -> Message:

@@ -81,7 +81,7 @@ class RequestState:
         return SamplingTable(warp(0), warp(2), repetition_penalty=floats[:, 4], min_new_tokens=ints[:, 4])
 
     def start(self, slots: Tensor, rows: AdmittedRows) -> None:
-        """Write every field of the given slots int64 [N], so that nothing of an earlier request is left."""
+        """Write every field of the given slots int64 [N], so that nothing of an earlier request is read."""
         self.positions[slots] = rows.prompt_lens
         self.num_frames[slots] = 0
         self.max_frames[slots] = rows.max_frames
@@ -89,9 +89,9 @@ class RequestState:
         self.seen[slots] = False
         self.repeats[slots] = 0
         self.few[slots] = 0
-        self.trailing_ids[slots] = rows.trailing_ids
+        self.trailing_ids[slots, : rows.trailing_ids.shape[1]] = rows.trailing_ids
         self.trailing_lens[slots] = rows.trailing_lens
-        self.block_table[slots] = rows.block_table
+        self.block_table[slots, : rows.block_table.shape[1]] = rows.block_table
         self.seeds[slots] = rows.seeds
         self.warp_floats[slots] = rows.warp_floats
         self.warp_ints[slots] = rows.warp_ints
@@ -105,9 +105,9 @@ class AdmittedRows:
     prompt_lens: Tensor  # int32 [N]
     max_frames: Tensor  # int32 [N]
     end_at: Tensor  # int32 [N]; NEVER: only the model's own EOS ends the row
-    trailing_ids: Tensor  # int32 [N, max_trailing]
+    trailing_ids: Tensor  # int32 [N, longest of the burst]
     trailing_lens: Tensor  # int32 [N]
-    block_table: Tensor  # int32 [N, max_pages]
+    block_table: Tensor  # int32 [N, longest of the burst]
     seeds: Tensor  # int32 [N, 2]
     warp_floats: Tensor  # float32 [N, 5]
     warp_ints: Tensor  # int32 [N, 5]

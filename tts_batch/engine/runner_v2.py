@@ -180,8 +180,8 @@ class ContinuousRunner:
         """Write the slots of new rows and run their prompts, in passes of at most `prefill_tokens` tokens."""
         requests = [active.prepared.request for active in admitted]
         prompts = [active.prepared.prompt for active in admitted]
-        trailing = np.full((len(admitted), self._state.trailing_ids.shape[1]), self._pad_text_id, dtype=np.int32)
-        pages = np.zeros((len(admitted), self._max_pages), dtype=np.int32)
+        trailing = np.zeros((len(admitted), max(len(prompt.trailing_ids) for prompt in prompts)), dtype=np.int32)
+        pages = np.zeros((len(admitted), max(len(active.pages) for active in admitted)), dtype=np.int32)
         for i, (active, prompt) in enumerate(zip(admitted, prompts, strict=True)):
             trailing[i, : len(prompt.trailing_ids)] = prompt.trailing_ids
             pages[i, : len(active.pages)] = active.pages

@@ -50,10 +50,11 @@ def main() -> None:
     codes = {}
     for dtype in ("bfloat16", "float32"):
         model = random_model(args.shape, EngineConfig(model="", device="cuda", dtype=dtype))
-        rows = Workload("fixed", args.clips, 8, True).rows(lambda text: len(model.text_tokenizer.encode(text)))
+        encode = model.text_tokenizer.encode
+        rows = Workload("fixed", args.clips, 8, True).rows(lambda text, encode=encode: len(encode(text)))
         rows = [BenchRow(replace(row.request, sampling=GREEDY), args.frames) for row in rows]
         if dtype == "bfloat16":
-            crowd = Workload("fixed", 256, 8, True, seed=9).rows(lambda text: len(model.text_tokenizer.encode(text)))
+            crowd = Workload("fixed", 256, 8, True, seed=9).rows(lambda text, encode=encode: len(encode(text)))
             crowd = [
                 BenchRow(replace(row.request, request_id=f"crowd{i}", sampling=GREEDY), args.frames)
                 for i, row in enumerate(crowd[args.clips :])

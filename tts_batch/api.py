@@ -28,6 +28,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference, SpeechRe
 from tts_batch.errors import CannotContinueError, RowError, UsageError
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
 from tts_batch.plan.models import ModelGroup, Models
+from tts_batch.plan.planner import make_fetcher
 from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.checks import find_fault
@@ -131,6 +132,7 @@ class Synthesizer:
         self._config = build_config({**options, "model": model, "data": ["rows"], "out": "."})
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
         self._models = Models(self._config)
+        self._fetcher = make_fetcher(self._config)
         for group in self._models.groups.values():
             self._engine_of(group)
 
@@ -168,7 +170,8 @@ class Synthesizer:
         if not table.columns:
             return
         config, notes = self._config, Notes()
-        planned = plan_rows(read_tables([table], config, notes, with_extras=False), config, self._models, notes)
+        read = read_tables([table], config, notes, with_extras=False, fetcher=self._fetcher)
+        planned = plan_rows(read, config, self._models, notes)
         for model, members in _by_model(planned):
             yield from self._make(model, members) if model else map(_failed_clip, members)
 

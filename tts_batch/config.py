@@ -66,7 +66,7 @@ class JobConfig(BaseModel):
     limit: Annotated[int, Field(ge=1)] | None = None
     strict: bool = Field(False, description="Unknown columns are errors.")
     audio_root: Path | None = Field(None, description="The only folder that ref_audio paths may name.")
-    allow_url: bool = False
+    allow_url: bool = Field(False, description="ref_audio may be an http(s) URL of the public internet.")
 
     # writing
     format: Format = "wav"

@@ -87,7 +87,7 @@ def test_b63_bare_base64_is_a_path_that_is_not_there() -> None:
 )
 def test_b64_urls_are_refused_with_a_sentence(url: str) -> None:
     assert reason_of(url) == "url_refused"
-    assert reason_of(url, allow_url=True) == "url_refused"
+    assert reason_of({"path": url}) == "url_refused"
 
 
 @pytest.mark.parametrize(

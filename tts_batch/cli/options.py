@@ -110,7 +110,7 @@ _JOB_OPTIONS = (
     _option(TABLE, "--limit", type=int, metavar="N", help="Only the first N rows."),
     _flag(TABLE, "--strict", help="Unknown columns are errors."),
     _option(TABLE, "--audio-root", metavar="DIR", help="The only folder that ref_audio paths may name."),
-    _flag(TABLE, "--allow-url", hidden=True, help="ref_audio may be a URL."),
+    _flag(TABLE, "--allow-url", help="ref_audio may be an http(s) URL; each is fetched once."),
     _option(OUTPUT, "--out", "-o", metavar="DIR", help="The run folder."),
     _option(OUTPUT, "--format", type=_choice("wav"), help="Audio format. Default: wav."),
     _flag(OUTPUT, "--save-codes", help="Keep codec codes (.npy) beside the audio."),

@@ -13,13 +13,14 @@ from tts_batch.cli.recipe import read_job
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from tts_batch.plan.planner import Plan
+    from tts_batch.plan.planner import GroupTotals, Plan
 
 
 @click.command(cls=SectionCommand)
 @job_options
+@click.option("--deep", is_flag=True, help="Decode every distinct reference too.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def plan(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
+def plan(recipe: str | None, deep: bool, as_json: bool, **options: Any) -> ExitStatus:
     """Check every row and estimate the run, without loading weights or writing a file.
 
     Takes the options of `synth`. Exit status 3: some rows would fail.
@@ -27,7 +28,7 @@ def plan(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
     job = read_job(options, recipe=recipe, out=".")
     from tts_batch.plan.planner import make_plan
 
-    made = make_plan(job)
+    made = make_plan(job, deep=deep)
     if as_json:
         click.echo(json.dumps(made.to_dict(), indent=2))
     else:
@@ -39,8 +40,7 @@ def plan(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
 def _describe(made: Plan) -> Iterator[str]:
     yield f"{made.num_rows} rows: {made.num_planned} to make, {made.num_failed} would fail"
     for group in made.groups:
-        hours = group.expected_audio_s / 3600
-        yield f"  {group.model.name} ({group.model.task}): {group.num_rows} rows, about {hours:.3g} h of speech"
+        yield from _describe_group(group)
     if made.expected_end_token_failures >= 1:
         yield f"  about {made.expected_end_token_failures:.0f} of them will run into their budget at the first attempt"
     for reason, count in made.failures.items():
@@ -50,3 +50,20 @@ def _describe(made: Plan) -> Iterator[str]:
             yield f"{row.source} ({row.id}): {row.failure.reason}: {row.failure.message}"
     for note in made.notes:
         yield f"note: {note}"
+
+
+def _describe_group(group: GroupTotals) -> Iterator[str]:
+    yield (
+        f"  {group.model.name} ({group.model.task}): {group.num_rows} rows, "
+        f"about {group.expected_audio_s / 3600:.3g} h of speech, at most {group.budget_audio_s / 3600:.3g} h by their "
+        "budgets"
+    )
+    if group.gpu_s is not None and group.speed is not None:
+        yield (
+            f"    about {group.gpu_s / 3600:.2g} h on one {group.speed.card}, shared by all GPUs of the run "
+            f"(by the {group.speed.card} figures of {group.speed.entry} in benchmarks/log.md)"
+        )
+    yield (
+        f"    memory of each GPU: {group.weights_bytes / 1e9:.2g} GB of weights and "
+        f"{group.cache_bytes_per_row / 1e6:.2g} MB of KV cache for every row under way, beside Code2Wav's"
+    )

@@ -16,23 +16,34 @@ from urllib.parse import unquote
 import numpy as np
 
 from tts_batch.dataset.cells import parse_string
+from tts_batch.dataset.fetch import Fetcher
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
+_WEB = re.compile("https?:", re.IGNORECASE)
 
 
 class RefCells:
     """Reads the ref_audio cells of one table.
 
     Relative paths start at `folder`, the table's own (None for a remote table), and where nothing lies there, at
-    `root`. With a `root`, a path that leads outside of it is refused, through links too.
+    `root`. With a `root`, a path that leads outside of it is refused, through links too. URLs need a `fetcher`.
     """
 
-    def __init__(self, folder: Path | None, root: Path | None, *, allow_url: bool = False) -> None:
+    def __init__(self, folder: Path | None, root: Path | None, fetcher: Fetcher | None = None) -> None:
         self._folder = folder
         self._root = root.resolve() if root is not None else None
-        self._allow_url = allow_url
+        self._fetcher = fetcher
+
+    def start(self, cell: Any) -> None:
+        """Begin to fetch the URL in a cell that will be parsed later, if it holds one."""
+        if isinstance(cell, list | tuple) and len(cell) == 1:
+            cell = cell[0]
+        if isinstance(cell, Mapping) and cell.get("bytes") is None and cell.get("array") is None:
+            cell = cell.get("path")
+        if self._fetcher is not None and isinstance(cell, str) and _WEB.match(url := cell.strip()):
+            self._fetcher.start(url)
 
     def parse(self, cell: Any) -> RefAudio | None:
         """Return the reference, or None for an empty cell. Raises RowError naming what is wrong with the cell."""
@@ -64,15 +75,12 @@ class RefCells:
                 return _from_data_uri(text)
             case "file":
                 return self._from_path(_path_of_file_uri(text), label=text)
+            case "http" | "https" if self._fetcher is not None:
+                return RefAudio(path=str(self._fetcher.path(text)), label=text)
             case name if "://" in text:
-                raise RowError("url_refused", self._refusal(name, text))
+                raise RowError("url_refused", _refusal(name, text))
             case _:  # a colon in an ordinary file name
                 return self._from_path(text, label=text)
-
-    def _refusal(self, scheme: str, url: str) -> str:
-        if scheme in {"http", "https"} and self._allow_url:
-            return f"ref_audio {_short(url)} is a URL, and fetching is not built in yet: download it and name the file."
-        return f"ref_audio {_short(url)} is a URL: download it and name the file, so that the run needs no network."
 
     def _from_path(self, written: str, label: str) -> RefAudio:
         if "\0" in written:
@@ -113,6 +121,11 @@ class RefCells:
         if len(cell) > 1:
             raise RowError("bad_row", f"ref_audio holds {len(cell)} recordings: a row clones one voice, so give one.")
         return self.parse(cell[0]) if cell else None
+
+
+def _refusal(scheme: str, url: str) -> str:
+    hint = "give --allow-url to fetch it, or " if scheme in {"http", "https"} else ""
+    return f"ref_audio {_short(url)} is a URL: {hint}download it and name the file."
 
 
 def _from_bytes(data: Any) -> RefAudio | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from tts_batch.config import JobConfig
 from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
 from tts_batch.dataset.columns import AMBIGUOUS, COLUMNS, ColumnMap, check_mapping, map_columns
+from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.files import find_tables
 from tts_batch.dataset.ids import IdRegister, parse_id
 from tts_batch.dataset.languages import parse_language
@@ -20,30 +22,58 @@ from tts_batch.dataset.tables import RawRow, Table, open_table
 from tts_batch.errors import RowError, UsageError
 from tts_batch.records import Failure, RefAudio, Row
 
+_FETCHES = 16  # at a time
 _MAX_FRAMES = 2**31 - 1  # the model's own limit is the planner's business
 
 
-def read_rows(config: JobConfig, notes: Notes | None = None, *, with_extras: bool = True) -> Iterator[Row]:
+def read_rows(
+    config: JobConfig, notes: Notes | None = None, *, with_extras: bool = True, fetcher: Fetcher | None = None
+) -> Iterator[Row]:
     """Yield every row of `config.data`, failed ones too: the same rows in the same order each time.
 
-    `notes` collects remarks. `with_extras=False` leaves the columns unread that are only carried through. Raises
-    UsageError for a table or a setting that cannot be used.
+    `notes` collects remarks. `with_extras=False` leaves the columns unread that are only carried through. `fetcher`
+    gets the references that are URLs, several at a time; without one they are refused. Raises UsageError for a table
+    or a setting that cannot be used.
     """
     tables = map(open_table, find_tables(config.data))
-    return islice(read_tables(tables, config, notes or Notes(), with_extras=with_extras), config.limit)
+    ahead = _FETCHES if fetcher else 0
+    rows = read_tables(tables, config, notes or Notes(), with_extras=with_extras, fetcher=fetcher, ahead=ahead)
+    return islice(rows, config.limit)
 
 
-def read_tables(tables: Iterable[Table], config: JobConfig, notes: Notes, *, with_extras: bool) -> Iterator[Row]:
-    """Yield the rows of open tables as `read_rows` does, with `config`'s mapping and defaults."""
+def read_tables(
+    tables: Iterable[Table],
+    config: JobConfig,
+    notes: Notes,
+    *,
+    with_extras: bool,
+    fetcher: Fetcher | None = None,
+    ahead: int = 0,
+) -> Iterator[Row]:
+    """Yield the rows of open tables as `read_rows` does, with `config`'s mapping and defaults.
+
+    URLs are fetched from `ahead` rows before the one that is yielded.
+    """
     check_mapping(config.map)
     default_language = _default_language(config)
     register = IdRegister()
     row_index = 0
     for table in tables:
-        reader = _RowReader(config, default_language, table, register, notes, with_extras)
-        for raw in table.rows(reader.wanted):
+        reader = _RowReader(config, default_language, table, register, notes, with_extras, fetcher)
+        for raw in _look_ahead(table.rows(reader.wanted), reader.start_fetching, ahead):
             yield reader.row(raw, row_index)
             row_index += 1
+
+
+def _look_ahead(raws: Iterable[RawRow], see: Callable[[RawRow], None], count: int) -> Iterator[RawRow]:
+    """Yield `raws`, each after `see` has seen the `count` that follow it."""
+    waiting: deque[RawRow] = deque()
+    for raw in raws:
+        see(raw)
+        waiting.append(raw)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _default_language(config: JobConfig) -> str | None:
@@ -64,6 +94,7 @@ class _RowReader:
         register: IdRegister,
         notes: Notes,
         with_extras: bool,
+        fetcher: Fetcher | None,
     ) -> None:
         self._config = config
         self._default_language = default_language
@@ -73,7 +104,7 @@ class _RowReader:
         self._register = register
         self._notes = notes
         self._with_extras = with_extras
-        self._refs = RefCells(table.file.folder, config.audio_root, allow_url=config.allow_url)
+        self._refs = RefCells(table.file.folder, config.audio_root, fetcher)
         self._names = dict.fromkeys(table.columns)
         self._columns = self._map_columns()
 
@@ -82,6 +113,11 @@ class _RowReader:
         """The table's columns to read."""
         extras = self._columns.extras if self._with_extras else ()
         return (*self._columns.ours.values(), *extras)
+
+    def start_fetching(self, raw: RawRow) -> None:
+        """Begin to fetch what the row's reference names, if that is a URL."""
+        if "ref_audio" in self._columns.ours:
+            self._refs.start(raw.cells.get(self._columns.ours["ref_audio"]))
 
     def row(self, raw: RawRow, row_index: int) -> Row:
         source = f"{self._table.file.name}:{raw.number}"

@@ -30,6 +30,7 @@ class CheckedRow:
     max_frames: int = 0
     expected_frames: int = 0
     num_text_tokens: int = 0
+    prompt_positions: int = 0  # of all texts, the reference and the template
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,14 +75,14 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Ch
         reference_s = probe_reference(row.ref_audio)
         reference_key = content_key(row.ref_audio)
     num_text_tokens = group.tokenizer.count(row.text)
-    max_frames, expected_frames = _frames(row, config, group, num_text_tokens, reference_s)
+    prompt = num_text_tokens + TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
+    prompt += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
+    max_frames, expected = _frames(row, config, group, num_text_tokens, prompt)
     remark_row(row, group, reference_s, notes)
-    return CheckedRow(row, group, reference_key, max_frames, min(expected_frames, max_frames), num_text_tokens)
+    return CheckedRow(row, group, reference_key, max_frames, min(expected, max_frames), num_text_tokens, prompt)
 
 
-def _frames(
-    row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, reference_s: float | None
-) -> tuple[int, int]:
+def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, prompt: int) -> tuple[int, int]:
     """Return (budget, expected frames). Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
     budget = plan_frames(num_text_tokens, row.language, group.max_frames)
     if budget.expected > group.max_frames:
@@ -91,8 +92,6 @@ def _frames(
             f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it.",
         )
     max_frames = row.max_frames or config.max_frames or budget.max_frames
-    prompt = num_text_tokens + TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
-    prompt += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
     if prompt + max_frames > group.max_positions:
         raise RowError(
             "text_too_long" if prompt > group.max_positions // 2 else "bad_row",
@@ -117,6 +116,7 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
         max_frames=checked.max_frames,
         expected_frames=checked.expected_frames,
         num_text_tokens=checked.num_text_tokens,
+        prompt_positions=checked.prompt_positions,
         seed=seed,
         fingerprint=group.fingerprints.of(
             row,

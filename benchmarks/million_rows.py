@@ -1,0 +1,66 @@
+"""What a million rows cost before a clip is made: seconds and memory of planning, on a table without references.
+
+    python benchmarks/million_rows.py [--rows N]
+
+It runs on any machine, on the tiny model. benchmarks/log.md keeps what came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tts_batch.config import JobConfig
+from tts_batch.plan.planner import make_plan
+
+WORDS = (
+    "the of and to in you that it he was for on are with his they at be this have from one had by word but not what "
+    "all were we when your can said there use an each which she do how their if will up other about out many then "
+    "them these so some her would make like him into time has look two more write go see number no way could people "
+    "my than first water been call who oil its now find long down day did get come made may part"
+).split()
+
+
+def write_table(path: Path, num_rows: int) -> None:
+    """Sentences of 5 to 25 words, one JSON object a line."""
+    random_words = random.Random(0)
+    with path.open("w", encoding="utf-8") as table:
+        for number in range(num_rows):
+            words = random_words.choices(WORDS, k=random_words.randint(5, 25))
+            row = {"id": f"row-{number:07}", "text": " ".join(words) + ".", "speaker": "vivian", "language": "English"}
+            table.write(json.dumps(row) + "\n")
+
+
+def measure(name: str, num_rows: int, work: Callable[[], object]) -> None:
+    """Print what `work` over `num_rows` took, and this process's peak memory so far."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{name}: {num_rows:,} rows in {wall:.1f} s ({cpu:.1f} s of CPU, {1e6 * wall / num_rows:.1f} µs a row), "
+        f"peak {peak_mb:.0f} MB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    num_rows: int = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "rows.jsonl"
+        measure("make the table", num_rows, lambda: write_table(table, num_rows))
+        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny")
+        tenth = job.model_copy(update={"limit": num_rows // 10})
+        measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # what the peak grows by is the price of rows
+        measure("plan", num_rows, lambda: make_plan(job))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""References that are URLs: each is fetched once, and kept under a hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import BinaryIO, Protocol, cast
+
+from tts_batch.dataset.web import RefusedError, WebError, download
+from tts_batch.errors import RowError
+from tts_batch.records import Failure
+
+MAX_FETCH_S = 60.0  # with all tries
+WAITS_S = (1.0, 2.0)  # before the second and the third try
+FRESH_S = 24 * 3600.0  # after that a URL is asked again
+
+
+class Download(Protocol):
+    """How a file is had: web.download, or with other rules in tests."""
+
+    def __call__(self, url: str, target: BinaryIO, deadline: float) -> None:
+        """Write the file at `url` into `target`; raises WebError."""
+
+
+class Fetcher:
+    """Files of URLs, for one job. What cannot be had is asked for once, too.
+
+    `folder` keeps the files under hashes of their content, and for each URL which of them it was. A run that follows
+    within a day takes those, so that it makes the same rows; later the URL is asked again, and where it is silent the
+    older file still serves.
+    """
+
+    def __init__(self, folder: Path, download: Download = download) -> None:
+        self._folder = folder
+        self._download = download
+        self._under_way: dict[str, Future[Path | Failure]] = {}
+        self._had: dict[str, Path | Failure] = {}
+
+    def start(self, url: str) -> None:
+        """Begin to fetch `url` on a thread of its own, unless that was done before."""
+        if url in self._had or url in self._under_way:
+            return
+        if (kept := self._kept(url, FRESH_S)) is not None:
+            self._had[url] = kept
+            return
+        future: Future[Path | Failure] = Future()
+        self._under_way[url] = future
+        # A daemon, so that a program can end while a server keeps it waiting.
+        Thread(target=lambda: future.set_result(self._fetch(url)), name="fetch", daemon=True).start()
+
+    def path(self, url: str) -> Path:
+        """Return the local file of `url`, waiting for it. Raises RowError(url_refused, ref_unreadable)."""
+        self.start(url)
+        if url in self._under_way:
+            self._had[url] = self._under_way.pop(url).result()
+        had = self._had[url]
+        if isinstance(had, Failure):
+            raise RowError(had.reason, had.message)
+        return had
+
+    def _fetch(self, url: str) -> Path | Failure:
+        try:
+            return self._keep(url)
+        except RefusedError as error:
+            return Failure("url_refused", f"ref_audio {_short(url)} was not fetched: {error}.")
+        except (WebError, OSError) as error:
+            older = self._kept(url, float("inf"))
+            return older or Failure("ref_unreadable", f"ref_audio {_short(url)} could not be fetched: {error}.")
+
+    def _keep(self, url: str) -> Path:
+        """Fetch a file into the folder; raises WebError when the last try fails."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _written_aside(self._folder) as file:
+            self._try(url, file)
+            file.seek(0)
+            kept = self._folder / _sha256(file)
+            os.replace(file.name, kept)
+        with _written_aside(self._folder) as note:
+            note.write(kept.name.encode())
+            note.flush()
+            os.replace(note.name, self._note(url))
+        return kept
+
+    def _kept(self, url: str, max_age_s: float) -> Path | None:
+        note = self._note(url)
+        try:
+            kept = self._folder / note.read_text()
+            fresh = time.time() - note.stat().st_mtime <= max_age_s
+        except OSError:
+            return None
+        return kept if fresh and kept.is_file() else None
+
+    def _note(self, url: str) -> Path:
+        return self._folder / f"url-{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+    def _try(self, url: str, target: BinaryIO) -> None:
+        deadline = time.monotonic() + MAX_FETCH_S
+        for wait_s in (*WAITS_S, None):
+            target.seek(0)
+            target.truncate()
+            try:
+                self._download(url, target, deadline)
+                target.flush()
+                return
+            except WebError as error:
+                if wait_s is None or not error.passing or time.monotonic() + wait_s >= deadline:
+                    raise
+            time.sleep(wait_s)
+
+
+@contextmanager
+def _written_aside(folder: Path) -> Iterator[BinaryIO]:
+    """A file under a name of its own, gone at the end unless it was renamed."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
+        try:
+            yield cast(BinaryIO, file)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _short(url: str) -> str:
+    return repr(url if len(url) <= 200 else url[:200] + "…")

@@ -1,0 +1,40 @@
+"""`plan --deep`: every distinct reference decoded once, so that none surprises the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tts_batch.dataset.audio import load_reference
+from tts_batch.errors import RowError
+from tts_batch.plan.rows import CheckedRow
+from tts_batch.records import Failure, RefAudio
+
+
+class ReferenceDecoder:
+    """Decodes the references of checked rows and keeps, of each, only what was wrong with it."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Failure | None] = {}
+
+    @property
+    def num_decoded(self) -> int:
+        """Distinct references so far."""
+        return len(self._found)
+
+    def check(self, checked: CheckedRow) -> CheckedRow:
+        """Return the row, failed where its reference cannot be decoded or is no voice."""
+        reference, key = checked.row.ref_audio, checked.reference_key
+        if reference is None or key is None:
+            return checked
+        if key not in self._found:
+            self._found[key] = _decode(reference)
+        failure = self._found[key]
+        return checked if failure is None else CheckedRow(replace(checked.row, failure=failure))
+
+
+def _decode(reference: RefAudio) -> Failure | None:
+    try:
+        load_reference(reference)
+    except RowError as error:
+        return Failure(error.reason, error.message)
+    return None

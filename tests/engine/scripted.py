@@ -115,6 +115,9 @@ class ScriptedCode2Wav:
         rows, self.rows = self.rows, {}
         return [self._voice(row) for row in rows.values()]
 
+    def progress(self) -> list[tuple[str, int]]:
+        return [(name, 0) for name in self.rows]
+
     def drop(self, request_id: str) -> bool:
         return self.rows.pop(request_id, None) is not None
 

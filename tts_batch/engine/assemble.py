@@ -53,7 +53,7 @@ def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer
         preparer=preparer,
         runner=runner,
         code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else Code2Wav(pool),
-        stall_timeout_s=config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1),
+        stall_timeout_s=_stall_timeout_s(device, config),
     )
 
 
@@ -76,7 +76,12 @@ def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> Runne
         page_size=PAGE_SIZE,
         cuda_graph=config.cuda_graph and not config.eager,
         max_model_len=max_model_len,
+        wait_timeout_s=_stall_timeout_s(model.device, config),
     )
+
+
+def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
+    return config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1)
 
 
 def _decode_pool(model: Qwen3TTS, platform: Platform, is_v2: bool, max_frames: int) -> DecodePool:

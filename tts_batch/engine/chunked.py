@@ -89,6 +89,9 @@ class ChunkedCode2Wav:
         complete = [row for row in self._rows.values() if row.is_complete]
         return [self._finish(row, row.decoded) for row in complete]
 
+    def progress(self) -> list[tuple[str, int]]:
+        return [(request_id, row.num_spoken) for request_id, row in self._rows.items() if row.decoded is not None]
+
     def drop(self, request_id: str) -> bool:
         """True also for a row that is still in the runner, if something of it is here."""
         self._pool.drop(request_id)

@@ -42,6 +42,9 @@ class Vocoder(Protocol):
     def poll(self, *, drain: bool) -> list[Voiced]:
         """Start what is worth starting (with `drain`: everything), and return the rows that are complete."""
 
+    def progress(self) -> list[tuple[str, int]]:
+        """Every finished row in here, and a number that changes as it goes on."""
+
     def drop(self, request_id: str) -> bool:
         """Forget a row, wherever it is; False if it is not here."""
 
@@ -95,6 +98,9 @@ class Code2Wav:
         for row in ended:
             del self._rows[row.decoded.prepared.request.request_id]
         return [Voiced(row.decoded, row.codes.numpy().copy(), row.audio, now_s - row.submitted_at_s) for row in ended]
+
+    def progress(self) -> list[tuple[str, int]]:
+        return [(request_id, row.pieces_left) for request_id, row in self._rows.items()]
 
     def drop(self, request_id: str) -> bool:
         self._pool.drop(request_id)

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import logging
 import queue
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +21,7 @@ from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result, spoken_result
 from tts_batch.engine.runner import Runner
+from tts_batch.engine.watchdog import Unit, Watchdog, all_stacks
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +32,7 @@ JOIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What an engine does to a request, one after another, and how long one unit of work may take."""
+    """What an engine does to a request, one after another, and how long anything may stand still."""
 
     preparer: Preparer
     runner: Runner
@@ -50,16 +47,16 @@ class Generation:
         self._requests = iter(requests)
         self._exhausted = False
         self._preparer, self._runner, self._code2wav = stages.preparer, stages.runner, stages.code2wav
-        self._stall_timeout_s = stages.stall_timeout_s
+        self._watchdog = Watchdog(stages.stall_timeout_s)
         # A result, and whether it ends the request in flight (a duplicate's error does not).
         self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * self._runner.max_num_seqs)
         self._lock = threading.Lock()
-        self._in_flight: set[str] = set()
+        self._in_flight: set[str] = set()  # pulled, and not yet handed over
         self._cancelled: set[str] = set()
         self._closing = threading.Event()
         self._finished = threading.Event()  # set after the last result is put
         self._error: BaseException | None = None
-        self._working: tuple[str, float] | None = None  # the unit of work in progress and when it began
+        self._owed: set[str] = set()  # the compute thread's: pulled, and no result put
         self._thread = threading.Thread(target=self._compute, name="tts-batch-compute", daemon=True)
         self._thread.start()
 
@@ -75,7 +72,8 @@ class Generation:
                 except queue.Empty:
                     if finished:
                         break
-                    self._check_progress()
+                    if (unit := self._watchdog.overdue) is not None:
+                        yield from self._give_up(unit)
                 else:
                     yield self._hand_over(result) if ends else result
             if self._error is not None:
@@ -108,14 +106,22 @@ class Generation:
             self._cancelled.discard(result.request_id)
         return cancelled_result(result.request_id)
 
-    def _check_progress(self) -> None:
-        working = self._working
-        if working is None or time.monotonic() - working[1] <= self._stall_timeout_s:
-            return
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame)) if frame else "(none)"
-        logger.error("the compute thread is stuck in %r:\n%s", working[0], stack)
-        raise EngineError(f"the engine stalled: {working[0]!r} took more than {self._stall_timeout_s:g} s.")
+    def _give_up(self, unit: Unit) -> Iterator[SpeechResult]:
+        """The compute thread does not come back: end the request that it is stuck with, if it is one, and raise."""
+        message = f"{unit.name!r} took more than {self._watchdog.timeout_s:g} s."
+        self._log_state(f"the compute thread is stuck: {message}")
+        if unit.request_id is not None:
+            yield self._hand_over(error_result(unit.request_id, "stalled", message))
+        raise EngineError(f"the engine stalled: {message}")
+
+    def _log_state(self, headline: str) -> None:
+        rows = ", ".join(f"{row.request.request_id} {frames}" for row, frames in self._runner.progress())
+        logger.error(
+            "%s\n%d requests owed, %d results waiting for the receiver; in the runner, with their frames: %s; "
+            "in Code2Wav: %s\n%s",
+            headline, len(self._owed), self._results.qsize(), rows or "none",
+            ", ".join(name for name, _ in self._code2wav.progress()) or "none", all_stacks(),
+        )  # fmt: skip
 
     # The compute thread
 
@@ -128,19 +134,23 @@ class Generation:
                 if self._runner.busy:
                     self._advance()
                 self._deliver()
+                self._fail_what_is_stuck()
                 if self._runner.busy:
                     continue
                 if self._code2wav.busy:
                     self._closing.wait(DEVICE_POLL_S)
-                elif self._exhausted:
+                elif self._exhausted and not self._owed:
                     break
                 else:
                     self._closing.wait(POLL_S)
         except BaseException as error:
             self._error = error
         finally:
-            self._runner.evict()
-            self._code2wav.clear()
+            try:
+                self._runner.evict()
+                self._code2wav.clear()
+            except Exception as error:  # nothing to let go of on a device that is lost
+                self._error = self._error or error
             self._finished.set()
 
     def _take_in(self) -> None:
@@ -162,8 +172,9 @@ class Generation:
             message = f"a request with the id {request.request_id!r} is already in flight."
             self._put(error_result(request.request_id, "duplicate_id", message), ends=False)
             return
+        self._owed.add(request.request_id)
         try:
-            with self._unit("prepare"):
+            with self._watchdog.unit("prepare", request.request_id):
                 row = self._preparer.prepare(request)
         except Exception as error:
             self._put(failure_result(request.request_id, error))
@@ -172,7 +183,7 @@ class Generation:
 
     def _advance(self) -> None:
         try:
-            with self._unit("decode"):
+            with self._watchdog.unit("decode"):
                 decoded = self._runner.step()
         except torch.OutOfMemoryError:
             self._lower_limit()
@@ -202,7 +213,7 @@ class Generation:
 
     def _deliver(self) -> None:
         """Put what Code2Wav has finished; when nothing more is coming for now, have it start what it holds."""
-        with self._unit("code2wav"):
+        with self._watchdog.unit("code2wav"):
             voiced = self._code2wav.poll(drain=not self._runner.busy)
         for clip in voiced:
             if clip.audio is None:
@@ -215,24 +226,36 @@ class Generation:
         with self._lock:
             cancelled = list(self._cancelled)
         for request_id in cancelled:
-            # A row that is spoken chunk by chunk is in both.
-            is_decoding, is_in_code2wav = self._runner.cancel(request_id), self._code2wav.drop(request_id)
-            if is_decoding or is_in_code2wav:
+            if self._drop(request_id):
                 self._put(cancelled_result(request_id))
 
-    def _put(self, result: SpeechResult, *, ends: bool = True) -> None:
-        while not self._closing.is_set():
-            try:
-                self._results.put((result, ends), timeout=POLL_S)
-            except queue.Full:
-                continue
+    def _fail_what_is_stuck(self) -> None:
+        if not self._watchdog.wants_to_look:
             return
+        decoding = [(row.request.request_id, frames) for row, frames in self._runner.progress()]
+        stuck = self._watchdog.look(self._owed, decoding, self._code2wav.progress())
+        if stuck:
+            self._log_state(f"no progress for {self._watchdog.timeout_s:g} s: {', '.join(stuck)}")
+        for request_id in stuck:
+            self._drop(request_id)
+            message = f"this row made no progress for {self._watchdog.timeout_s:g} s."
+            self._put(error_result(request_id, "stalled", message))
 
-    @contextmanager
-    def _unit(self, name: str) -> Iterator[None]:
-        """A unit of work that must end within the stall timeout."""
-        self._working = (name, time.monotonic())
-        try:
-            yield
-        finally:
-            self._working = None
+    def _drop(self, request_id: str) -> bool:
+        """Take a request out of the stages; a row that is spoken chunk by chunk is in both."""
+        is_decoding, is_in_code2wav = self._runner.cancel(request_id), self._code2wav.drop(request_id)
+        return is_decoding or is_in_code2wav
+
+    def _put(self, result: SpeechResult, *, ends: bool = True) -> None:
+        """Hand a result to the receiver, who may be slow. A request that has ended does not end again."""
+        if ends and result.request_id not in self._owed:
+            logger.error("a second result of %r, %s, is dropped", result.request_id, result.finish_reason)
+            return
+        self._owed -= {result.request_id} if ends else set()
+        with self._watchdog.excused():
+            while not self._closing.is_set():
+                try:
+                    self._results.put((result, ends), timeout=POLL_S)
+                except queue.Full:
+                    continue
+                return

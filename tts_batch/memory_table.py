@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def plain_cell(cell: Any) -> Any:
 class RowsTable:
     """Rows that arrive one by one, as a table to be read once. Relative paths start at the working folder."""
 
+    types: Mapping[str, Any] = MappingProxyType({})
     audio_columns: frozenset[str] = frozenset()
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:

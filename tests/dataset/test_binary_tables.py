@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.dataset.audio import load_reference
 from tts_batch.errors import UsageError
 
 
@@ -173,6 +176,65 @@ def test_arrow_files_as_datasets_saves_them(read: ReadRows, opener: Any) -> None
     rows = read("d")
     assert [row.text for row in rows] == table["text"].to_pylist()
     assert rows[2999].extras == {"n": 2999}
+
+
+def test_b46_a_saved_dataset_is_its_data_without_its_caches(read: ReadRows, tone: Any) -> None:
+    """The folder of a DatasetDict, with the audio struct of `datasets` 4."""
+    sound = io.BytesIO()
+    soundfile.write(sound, tone(), 24_000, format="WAV")
+    for split, texts in (("train", ["a", "b"]), ("test", ["c"])):
+        folder = read.folder / "saved" / split
+        folder.mkdir(parents=True)
+        audio = [{"bytes": sound.getvalue(), "path": None}] * len(texts)
+        table = pa.table({"text": texts, "ref_audio": audio, "ref_text": texts})
+        for name in ("data-00000-of-00001.arrow", "cache-3f9c.arrow"):
+            with pa.ipc.new_stream(folder / name, table.schema) as writer:
+                writer.write_table(table)
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+        (folder / "dataset_info.json").write_text("{}")
+    (read.folder / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    rows = read("saved")
+    assert [(row.text, row.source) for row in rows] == [
+        ("c", "test/data-00000-of-00001.arrow:1"),
+        ("a", "train/data-00000-of-00001.arrow:1"),
+        ("b", "train/data-00000-of-00001.arrow:2"),
+    ]
+    assert rows[0].ref_audio is not None and load_reference(rows[0].ref_audio).size == 48_000
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.int32(), pa.int64()),
+        (pa.int64(), pa.float64()),
+        (pa.string(), pa.large_string()),
+        (pa.string(), pa.string_view()),
+        (pa.dictionary(pa.int32(), pa.string()), pa.string()),
+        (pa.null(), pa.string()),
+        (pa.timestamp("s"), pa.timestamp("us")),
+    ],
+    ids=str,
+)
+def test_types_that_go_together_are_not_remarked(read: ReadRows, one: pa.DataType, other: pa.DataType) -> None:
+    write(read.folder / "1.parquet", {"text": ["a"], "x": pa.nulls(1, one)})
+    write(read.folder / "2.parquet", {"text": ["b"], "x": pa.nulls(1, other)})
+    assert reasons(read("1.parquet", "2.parquet")) == [None, None]
+    assert not read.notes
+
+
+def test_types_that_do_not_are_named_with_both_files(read: ReadRows) -> None:
+    for number, values in enumerate(
+        (pa.array([1, 2]), pa.array(["x", "y"]), pa.array([b"z"] * 2), pa.array([[1], []]))
+    ):
+        write(read.folder / f"{number}.parquet", {"text": ["a", "b"], "score": values})
+    files = [f"{number}.parquet" for number in range(4)]
+    rows = read(*files)
+    assert reasons(rows) == [None] * 8
+    (note,) = [note for note in read.notes if "carried through as text" in note]
+    assert note.startswith("column 'score' is int64 in 0.parquet and string in 1.parquet")
+    for number, seed in enumerate((pa.array([1]), pa.array(["1"]))):  # ours are read cell by cell
+        write(read.folder / f"{number}.parquet", {"text": ["a"], "seed": seed})
+    assert [row.seed for row in read(*files[:2])] == [1, 1] and not read.notes
 
 
 def test_what_is_no_parquet_is_named(read: ReadRows) -> None:

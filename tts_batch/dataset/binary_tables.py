@@ -34,6 +34,10 @@ class _BinaryTable:
         return (*self._schema.names, *(name for name, _ in self.file.partitions if name not in self._schema.names))
 
     @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        return dict(zip(self._schema.names, self._schema.types, strict=True))
+
+    @property
     def audio_columns(self) -> frozenset[str]:
         return frozenset(field.name for field in self._schema if _holds_audio(field.type))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -66,6 +67,7 @@ def _expand(spec: str) -> list[TableFile]:
     if file_system.isdir(path):
         root, found = path, sorted(file_system.find(path))
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
+        found = _without_caches(found, file_system)
     elif first := _GLOB.search(path):
         root = path[: first.start()].rpartition("/")[0]
         found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
@@ -78,6 +80,22 @@ def _expand(spec: str) -> list[TableFile]:
     return [
         TableFile(file, below, file_system, _partitions(below)) for file, below in visible if file_system.size(file)
     ]
+
+
+def _without_caches(found: list[str], file_system: Any) -> list[str]:
+    """Of a dataset that `datasets` saved, keep the data: the Arrow files it caches beside them hold other rows."""
+    folders = {PurePosixPath(file).parent for file in found if file.endswith(".arrow")}
+    data = {folder: _data_files(folder, file_system) for folder in folders}
+    paths = {file: PurePosixPath(file) for file in found}
+    return [file for file, path in paths.items() if (names := data.get(path.parent)) is None or path.name in names]
+
+
+def _data_files(folder: PurePosixPath, file_system: Any) -> set[str] | None:
+    """The names that a saved dataset's state.json lists; None for any other folder."""
+    try:
+        return {file["filename"] for file in json.loads(file_system.cat_file(f"{folder}/state.json"))["_data_files"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _file_system(spec: str) -> tuple[Any, str]:

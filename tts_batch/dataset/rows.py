@@ -19,6 +19,7 @@ from tts_batch.dataset.ref_cells import RefCells
 from tts_batch.dataset.speakers import normalise_speaker
 from tts_batch.dataset.spoken_text import check_text
 from tts_batch.dataset.tables import RawRow, Table, open_table
+from tts_batch.dataset.types import SeenTypes
 from tts_batch.errors import RowError, UsageError
 from tts_batch.records import Failure, RefAudio, Row
 
@@ -57,9 +58,11 @@ def read_tables(
     check_mapping(config.map)
     default_language = _default_language(config)
     register = IdRegister()
+    seen_types = SeenTypes(notes)
     row_index = 0
     for table in tables:
         reader = _RowReader(config, default_language, table, register, notes, with_extras, fetcher)
+        seen_types.add(table, reader.extras)
         for raw in _look_ahead(table.rows(reader.wanted), reader.start_fetching, ahead):
             yield reader.row(raw, row_index)
             row_index += 1
@@ -109,10 +112,14 @@ class _RowReader:
         self._columns = self._map_columns()
 
     @property
+    def extras(self) -> tuple[str, ...]:
+        """The table's columns that are only carried through."""
+        return self._columns.extras
+
+    @property
     def wanted(self) -> tuple[str, ...]:
         """The table's columns to read."""
-        extras = self._columns.extras if self._with_extras else ()
-        return (*self._columns.ours.values(), *extras)
+        return (*self._columns.ours.values(), *(self.extras if self._with_extras else ()))
 
     def start_fetching(self, raw: RawRow) -> None:
         """Begin to fetch what the row's reference names, if that is a URL."""

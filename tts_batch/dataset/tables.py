@@ -28,6 +28,10 @@ class Table(Protocol):
         """The names of its columns. JSON lines may bring more later."""
 
     @property
+    def types(self) -> Mapping[str, Any]:
+        """The Arrow types of its columns, where the file has any: a text file has none."""
+
+    @property
     def audio_columns(self) -> frozenset[str]:
         """The columns that hold recordings: too heavy to be carried through."""
 

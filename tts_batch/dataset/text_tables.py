@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from tts_batch.dataset.columns import is_known
@@ -34,6 +35,7 @@ _BOM = b"\xef\xbb\xbf"
 class _TextTable:
     """What the text formats share."""
 
+    types: Mapping[str, Any] = MappingProxyType({})
     audio_columns: frozenset[str] = frozenset()
 
     def __init__(self, file: TableFile) -> None:

@@ -1,0 +1,48 @@
+"""Columns that several files have with other types: most go together, and those that do not are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.tables import Table
+
+
+class SeenTypes:
+    """The types of the carried columns, over all files. Our own columns need none: their cells are read one by one."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._seen: dict[str, tuple[pa.DataType, str]] = {}  # column → its type so far, and the file that set it
+        self._mixed: set[str] = set()
+
+    def add(self, table: Table, columns: Iterable[str]) -> None:
+        """Remark on a column that has no common type with the files before."""
+        for name in columns:
+            if name not in table.types or name in self._mixed:
+                continue
+            ours, file = table.types[name], table.file.name
+            seen, first = self._seen.get(name, (ours, file))
+            both = _common(_plain(seen), _plain(ours))
+            if both is not None:
+                self._seen[name] = (both, first)
+                continue
+            self._mixed.add(name)
+            self._notes.add(f"column {name!r} is {seen} in {first} and {ours} in {file}: it is carried through as text")
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, however they are stored."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    return pa.string() if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) else kind
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    try:
+        both = pa.unify_schemas([pa.schema([("_", one)]), pa.schema([("_", other)])], promote_options="permissive")
+    except pa.ArrowException:
+        return None
+    return both.field(0).type

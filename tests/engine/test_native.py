@@ -133,7 +133,12 @@ def test_computes_in_bfloat16_when_asked(open_tiny: Open) -> None:
 
 
 def test_says_what_it_computes_with(open_tiny: Open) -> None:
-    assert open_tiny(max_num_seqs=3).info == {"runner": "v1", "device": "cpu", "dtype": "float32", "max_num_seqs": "3"}
+    info = open_tiny(max_num_seqs=3, loop_frames=9).info
+    assert info | {"runner": "v1", "device": "cpu", "dtype": "float32", "max_num_seqs": "3"} == info
+    assert info | {"profile": "basic", "code2wav_mode": "utterance", "code2wav_frames": "325"} == info
+    assert info | {"repeated_frames": "9", "few_codes_frames": "9"} == info
+    info = open_tiny(profile="b2", runner="v2").info
+    assert info | {"profile": "b2", "runner": "v2", "code2wav_pieces": "2", "frames_per_visit": "1"} == info
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,9 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
         ({"device": "musa"}, "'musa' was asked for"),
         ({"dtype": "float16"}, "'float16' is not one of"),
         ({"placement": "split"}, "'split' is not in this version"),
-        ({"profile": "b4"}, "profile 'b4' is not in this version"),
+        ({"placement": "pipeline"}, "never cut into a pipeline"),
+        ({"profile": "b3"}, "'b3' is not one of basic, b2, b4, throughput"),
+        ({"code2wav_mode": "streamed"}, "'streamed' is not one of utterance, chunked"),
     ],
 )
 def test_what_cannot_be_had_is_said_at_once(settings: dict[str, str], message: str) -> None:

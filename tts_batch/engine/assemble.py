@@ -13,7 +13,9 @@ from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.generation import Stages
+from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
 from tts_batch.engine.runner_v1 import LockstepRunner
@@ -26,26 +28,19 @@ logger = logging.getLogger(__name__)
 
 CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
 PAGE_SIZE = 64
-# Rows decoded together and frames decoded at once by Code2Wav: (v1, v2) of each device.
-MAX_NUM_SEQS = {"cpu": (16, 16), "cuda": (64, 512)}
-CODE2WAV_FRAMES = {"cpu": (325, 325), "cuda": (1_300, 5_200)}
-KV_SHARE = 0.6  # of the memory that is free once the weights are there; Code2Wav and prefill need the rest
-PAGES_PER_ROW = 16  # more than a row of default budget takes
 
 
-def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer) -> Stages:
+def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, preparer: Preparer) -> Stages:
     """The stages of an engine, ready to run: kernels compiled, graphs captured."""
     device = platform.device
-    is_v2 = platform.runner == "v2"
-    kind = device.type if device.type == "cpu" else "cuda"
-    max_num_seqs = config.max_num_seqs or MAX_NUM_SEQS[kind][is_v2]
+    loop_limits = LoopLimits(profile.repeated_frames, profile.few_codes_frames)
     runner: Runner
-    if is_v2:
-        runner = ContinuousRunner(model, _settings(model, max_num_seqs, config))
+    if platform.runner == "v2":
+        runner = ContinuousRunner(model, _settings(model, profile, config, loop_limits))
         runner.warm_up()
     else:
-        runner = LockstepRunner(model, max_num_seqs)
-    pool = _decode_pool(model, platform, is_v2, CODE2WAV_FRAMES[kind][is_v2])
+        runner = LockstepRunner(model, profile.max_num_seqs, loop_limits)
+    pool = _decode_pool(model, platform, profile)
     if device.type == "cuda":
         pool.warm_up()
     is_chunked = config.code2wav_mode == "chunked"
@@ -57,10 +52,10 @@ def assemble(model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer
     )
 
 
-def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> RunnerSettings:
+def _settings(model: Qwen3TTS, profile: Profile, config: EngineConfig, loop_limits: LoopLimits) -> RunnerSettings:
     max_model_len = model.config.talker.max_position_embeddings
     longest = -(-max_model_len // PAGE_SIZE)
-    num_pages = max(longest, max_num_seqs * PAGES_PER_ROW)
+    num_pages = max(longest, profile.max_num_seqs * profile.pages_per_row)
     if model.device.type == "cuda":
         stack = model.config.talker
         page_bytes = (
@@ -68,15 +63,18 @@ def _settings(model: Qwen3TTS, max_num_seqs: int, config: EngineConfig) -> Runne
             * model.talker.codec_head.weight.element_size()
         )  # fmt: skip
         free_bytes, _ = torch.cuda.mem_get_info(model.device)
-        num_pages = min(num_pages, int(free_bytes * KV_SHARE) // page_bytes)
+        num_pages = min(num_pages, int(free_bytes * profile.kv_share) // page_bytes)
         logger.info("KV cache: %d pages of %d tokens, %.1f GiB", num_pages, PAGE_SIZE, num_pages * page_bytes / 2**30)
     return RunnerSettings(
-        max_num_seqs=max_num_seqs,
+        max_num_seqs=profile.max_num_seqs,
         num_pages=num_pages,
         page_size=PAGE_SIZE,
+        frames_per_visit=profile.frames_per_visit,
+        prefill_tokens=profile.prefill_tokens,
         cuda_graph=config.cuda_graph and not config.eager,
         max_model_len=max_model_len,
         wait_timeout_s=_stall_timeout_s(model.device, config),
+        loop_limits=loop_limits,
     )
 
 
@@ -84,8 +82,9 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
     return config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1)
 
 
-def _decode_pool(model: Qwen3TTS, platform: Platform, is_v2: bool, max_frames: int) -> DecodePool:
-    exact, limits = model.speech_tokenizer.decoder, PoolLimits(max_frames)
-    if is_v2 and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
+def _decode_pool(model: Qwen3TTS, platform: Platform, profile: Profile) -> DecodePool:
+    exact = model.speech_tokenizer.decoder
+    limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
+    if platform.runner == "v2" and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
         return DecodePool(FastCodecDecoder(exact, torch.bfloat16), platform.device, limits, conv_context=CONV_CONTEXT)
     return DecodePool(exact, platform.device, limits)

@@ -25,6 +25,10 @@ class Platform:
     dtype: torch.dtype
     runner: str
 
+    @property
+    def default_profile(self) -> str:
+        return "throughput" if self.runner == "v2" and self.device.type == "cuda" else "basic"
+
 
 def resolve_platform(config: EngineConfig) -> Platform:
     """Raises EngineConfigError when something explicitly asked for cannot be had."""

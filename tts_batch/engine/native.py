@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 
 import torch
 
@@ -12,6 +13,7 @@ from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.profiles import Profile, load_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -23,14 +25,15 @@ CODE2WAV_MODES = ("utterance", "chunked")
 
 
 class NativeEngine:
-    """An Engine. `info` says what it computes with: runner, device, dtype, max_num_seqs."""
+    """An Engine. `info` says what it computes with: runner, device, dtype, profile, and every knob as resolved."""
 
     sample_rate = SAMPLE_RATE_HZ
 
     def __init__(self, config: EngineConfig) -> None:
         """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
-        _refuse_what_is_to_come(config)
+        _check_modes(config)
         platform = resolve_platform(config)
+        _resolve_profile(config, platform)  # a wrong name is said before the weights are read
         if platform.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         try:
@@ -50,14 +53,17 @@ class NativeEngine:
     def _open(
         self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
     ) -> None:
-        self._stages: Stages | None = assemble(model, platform, config, preparer or Preparer(model))
+        profile_name, profile = _resolve_profile(config, platform)
+        self._stages: Stages | None = assemble(model, platform, profile, config, preparer or Preparer(model))
         self._generation: Generation | None = None
         self._closed_because: str | None = None
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
             "dtype": str(platform.dtype).removeprefix("torch."),
-            "max_num_seqs": str(self._stages.runner.max_num_seqs),
+            "profile": profile_name,
+            "code2wav_mode": config.code2wav_mode,
+            **{knob: str(value) for knob, value in asdict(profile).items()},
         }
         logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
 
@@ -96,10 +102,26 @@ class NativeEngine:
             torch.cuda.empty_cache()
 
 
-def _refuse_what_is_to_come(config: EngineConfig) -> None:
+def _check_modes(config: EngineConfig) -> None:
     if config.code2wav_mode not in CODE2WAV_MODES:
         raise EngineConfigError(f"code2wav_mode {config.code2wav_mode!r} is not one of {', '.join(CODE2WAV_MODES)}.")
-    ready = {"placement": "colocated", "profile": None}
-    for name, value in ready.items():
-        if getattr(config, name) != value:
-            raise EngineConfigError(f"{name} {getattr(config, name)!r} is not in this version; leave it at {value}.")
+    if config.placement == "split":
+        raise EngineConfigError("placement 'split' is not in this version; leave it at colocated.")
+    if config.placement != "colocated":
+        raise EngineConfigError(
+            f"placement {config.placement!r} is not one of colocated, split: a model is never cut into a pipeline or "
+            "into tensor shards; use more GPUs as replicas, with --gpus."
+        )
+
+
+def _resolve_profile(config: EngineConfig, platform: Platform) -> tuple[str, Profile]:
+    """The profile's name, and its knobs with what the configuration sets itself."""
+    name = config.profile or platform.default_profile
+    profile = load_profile(name, platform.device.type)
+    if profile.experimental:
+        logger.warning("profile %s is experimental", name)
+    if config.max_num_seqs is not None:
+        profile = replace(profile, max_num_seqs=config.max_num_seqs)
+    if config.loop_frames is not None:
+        profile = replace(profile, repeated_frames=config.loop_frames, few_codes_frames=config.loop_frames)
+    return name, profile

@@ -119,12 +119,13 @@ class EngineConfig:
     device: str = "auto"  # auto | cpu | cuda | xpu | npu | musa
     dtype: str = "auto"  # auto | float32 | bfloat16
     runner: str | None = None  # "v1" | "v2"; None: what the platform runs
-    profile: str | None = None
+    profile: str | None = None  # basic | b2 | b4 | throughput; None: what the device and runner take
     placement: str = "colocated"  # colocated | split
     cuda_graph: bool = True
     eager: bool = False
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
-    stall_timeout_s: float = 30.0
+    stall_timeout_s: float = 30.0  # how long anything may stand still
+    loop_frames: int | None = None  # after how many frames of it a loop ends the take; 0: never; None: the profile's
     options: Mapping[str, str] = field(default_factory=dict)  # free-form, for engines of other makers

@@ -1,0 +1,69 @@
+"""Profiles: how much of everything an engine takes at once, as the YAML files of tts_batch/profiles say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from tts_batch.engine.errors import EngineConfigError
+
+PROFILES = ("basic", "b2", "b4", "throughput")
+OVERRIDES_KEY = "on_cpu"  # the values that a CPU takes instead
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The knobs of an engine. Runner v1 reads `max_num_seqs`, Code2Wav's and the loop limits only."""
+
+    max_num_seqs: int  # rows decoded together
+    frames_per_visit: int  # frames that run before the host looks at flags
+    prefill_tokens: int  # at most so many prompt tokens in one pass
+    kv_share: float  # of the memory that is free once the weights are there, for the KV cache
+    pages_per_row: int  # KV pages kept for each of `max_num_seqs` rows, where memory allows
+    code2wav_frames: int  # decoded at once, padding included
+    code2wav_pieces: int  # decoded at once
+    code2wav_wait_s: float  # how long a piece waits for others
+    repeated_frames: int  # loop detectors, see engine/loops.py; 0: off
+    few_codes_frames: int
+    experimental: bool = False
+
+
+def load_profile(name: str, device_type: str) -> Profile:
+    """A profile as it is on a device. Raises EngineConfigError when there is none of that name."""
+    if name not in PROFILES:
+        raise EngineConfigError(f"profile {name!r} is not one of {', '.join(PROFILES)}.")
+    text = (files("tts_batch") / "profiles" / f"{name}.yaml").read_text(encoding="utf-8")
+    return parse_profile(name, text, device_type)
+
+
+def parse_profile(name: str, text: str, device_type: str) -> Profile:
+    """Every knob must be there, of its type, and nothing else. Raises EngineConfigError that names the key."""
+    values = yaml.safe_load(text)
+    if not isinstance(values, dict):
+        raise EngineConfigError(f"profile {name!r} is not a mapping of knobs to values.")
+    overrides = values.pop(OVERRIDES_KEY, {})
+    _check(name, values)
+    _check(name, overrides)
+    missing = {field.name for field in fields(Profile) if field.default is MISSING} - values.keys()
+    if missing:
+        raise EngineConfigError(f"profile {name!r} lacks {', '.join(sorted(missing))}.")
+    return Profile(**values | (overrides if device_type == "cpu" else {}))
+
+
+def _check(name: str, values: Mapping[str, Any]) -> None:
+    types = {field.name: field.type for field in fields(Profile)}
+    for key, value in values.items():
+        if key not in types:
+            raise EngineConfigError(f"profile {name!r} has an unknown key {key!r}; the keys are {', '.join(types)}.")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {
+            "bool": isinstance(value, bool),
+            "int": is_number and isinstance(value, int) and value >= 0,
+            "float": is_number and value >= 0,
+        }
+        if not fits[str(types[key])]:
+            raise EngineConfigError(f"profile {name!r}: {key} cannot be {value!r}; it is a {types[key]}, not below 0.")

@@ -203,6 +203,8 @@ import io
 import sys
 import soundfile
 assert sys.argv[sys.argv.index("-protocol_whitelist") + 1] == "file"
+formats = sys.argv[sys.argv.index("-format_whitelist") + 1].split(",")
+assert "mov" in formats and not {{"hls", "concat", "dash"}} & set(formats)
 data = open(sys.argv[sys.argv.index("-i") + 1], "rb").read()
 assert data.startswith(b"....ftypM4A "), "not mine"
 sheet = io.BytesIO()

@@ -13,6 +13,7 @@ import soundfile
 from numpy.typing import NDArray
 
 FFMPEG_TIMEOUT_S = 60.0
+_FFMPEG_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,wv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def sniff(data: bytes) -> FileKind:
 def decode_with_ffmpeg(data: bytes, max_s: float) -> tuple[NDArray[np.float32], int] | None:
     """Decode up to just over `max_s` seconds with the ffmpeg program.
 
-    Returns (float32 [channels, samples], rate in hertz), or None when there is no ffmpeg or it cannot. Call it for
-    audio only: as text, a playlist could send ffmpeg to other files.
+    Returns (float32 [channels, samples], rate in hertz), or None when there is no ffmpeg or it cannot. Only formats
+    that hold their sound themselves are opened: a playlist would send ffmpeg to other files.
     """
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
@@ -79,7 +80,8 @@ def decode_with_ffmpeg(data: bytes, max_s: float) -> tuple[NDArray[np.float32], 
     with tempfile.NamedTemporaryFile(prefix="tts-batch-") as copy:  # a file, for MP4 may have its index at the end
         copy.write(data)
         copy.flush()
-        source = ["-nostdin", "-v", "error", "-protocol_whitelist", "file", "-i", copy.name]
+        allowed = ["-protocol_whitelist", "file", "-format_whitelist", _FFMPEG_FORMATS]
+        source = ["-nostdin", "-v", "error", *allowed, "-i", copy.name]
         target = ["-map", "0:a:0", "-t", str(max_s + 1), "-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]
         try:
             wav = subprocess.run([ffmpeg, *source, *target], capture_output=True, timeout=FFMPEG_TIMEOUT_S, check=True)

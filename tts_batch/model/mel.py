@@ -6,10 +6,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from tts_batch.model.padded import reflect
+
 SAMPLE_RATE = 24_000
 NUM_MELS = 128
 FFT_SIZE = 1024
 HOP = 256
+PADDING = (FFT_SIZE - HOP) // 2  # at both ends
 MAX_HZ = 12_000.0
 
 
@@ -18,14 +21,30 @@ def log_mel(audio: torch.Tensor) -> torch.Tensor:
 
     Reflection at both ends needs more than 384 samples; fewer raise RuntimeError.
     """
-    padding = (FFT_SIZE - HOP) // 2
-    padded = F.pad(audio[None], (padding, padding), mode="reflect")[0]
-    window = torch.hann_window(FFT_SIZE, device=audio.device)
+    return _log_mel(F.pad(audio[None], (PADDING, PADDING), mode="reflect"))[0]
+
+
+def log_mel_batch(audio: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The same of clips [B, samples] of which `lengths` int64 [B] samples are the clip: [B, samples // 256, 128].
+
+    A clip of n samples has n // 256 frames; the rest is padding.
+    """
+    return _log_mel(reflect(audio[:, None], lengths, PADDING, PADDING)[:, 0])
+
+
+def _log_mel(padded: torch.Tensor) -> torch.Tensor:
+    window = torch.hann_window(FFT_SIZE, device=padded.device)
     spectrum = torch.stft(padded, FFT_SIZE, HOP, window=window, center=False, return_complex=True)
     # The epsilon is inside the root, as in the recipe the encoder was trained with.
     magnitude = torch.sqrt(torch.view_as_real(spectrum).pow(2).sum(-1) + 1e-9)
-    mel = torch.from_numpy(mel_filterbank()).to(audio.device) @ magnitude
-    return torch.log(mel.clamp(min=1e-5)).T
+    mel = _filterbank_on(padded.device) @ magnitude
+    return torch.log(mel.clamp(min=1e-5)).transpose(1, 2)
+
+
+@cache
+def _filterbank_on(device: torch.device) -> torch.Tensor:
+    # Kept, since copying it up makes the host wait for the device.
+    return torch.from_numpy(mel_filterbank()).to(device)
 
 
 @cache

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.model.config import SpeakerEncoderConfig
-from tts_batch.model.mel import log_mel
+from tts_batch.model.mel import HOP, log_mel, log_mel_batch
+from tts_batch.model.padded import is_own, own_mean, reflect
 
 
 class SpeakerEncoder(nn.Module):
-    """Log-mel frames [B, T, 128] to x-vectors [B, enc_dim], not normalised."""
+    """Log-mel frames [B, T, 128] to x-vectors [B, enc_dim], not normalised.
+
+    With `lengths` [B], in frames, rows may be padded on the right and get the x-vectors that they would get alone.
+    """
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:
         super().__init__()
@@ -37,13 +42,22 @@ class SpeakerEncoder(nn.Module):
         mel = log_mel(torch.as_tensor(audio, dtype=torch.float32, device="cpu"))
         return self(mel[None].to(self.fc.weight))[0]
 
-    def forward(self, mel: Tensor) -> Tensor:
-        x = self.blocks[0](mel.transpose(1, 2))
+    @torch.no_grad()
+    def embed_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:
+        """X-vectors [B, enc_dim] of clips float32 [B, samples], of which `lengths` int64 [B] samples are the clip.
+
+        Those that `embed` gives up to rounding: here the mel is computed where the audio lies.
+        """
+        return self(log_mel_batch(audio, lengths).to(self.fc.weight), lengths // HOP)
+
+    def forward(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
+        x = self.blocks[0](mel.transpose(1, 2), lengths)
         outputs = []
         for block in self.blocks[1:]:
-            x = block(x)
+            x = block(x, lengths)
             outputs.append(x)
-        return self.fc(self.asp(self.mfa(torch.cat(outputs, dim=1))))[..., 0]
+        x = self.mfa(torch.cat(outputs, dim=1), lengths)
+        return self.fc(self.asp(x, lengths))[..., 0]
 
 
 class ConvReLU(nn.Module):
@@ -51,11 +65,13 @@ class ConvReLU(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int = 1, dilation: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(
-            in_channels, out_channels, kernel_size, dilation=dilation, padding="same", padding_mode="reflect"
-        )
+        self.conv = nn.Conv1d(in_channels, out_channels, kernel_size, dilation=dilation)
+        padding = (kernel_size - 1) * dilation
+        self.padding = (padding // 2, padding - padding // 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        if any(self.padding):
+            x = F.pad(x, self.padding, mode="reflect") if lengths is None else reflect(x, lengths, *self.padding)
         return torch.relu(self.conv(x))
 
 
@@ -71,8 +87,9 @@ class SERes2NetBlock(nn.Module):
         self.tdnn2 = ConvReLU(channels, channels)
         self.se_block = SqueezeExcitation(channels, config.enc_se_channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        mixed = self.res2net_block(self.tdnn1(x), lengths)
+        return x + self.se_block(self.tdnn2(mixed), lengths)
 
 
 class Res2Net(nn.Module):
@@ -83,11 +100,11 @@ class Res2Net(nn.Module):
         width = channels // scale
         self.blocks = nn.ModuleList(ConvReLU(width, width, kernel_size, dilation) for _ in range(scale - 1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         passed, *chunks = x.chunk(len(self.blocks) + 1, dim=1)
-        outputs = [passed, self.blocks[0](chunks[0])]
+        outputs = [passed, self.blocks[0](chunks[0], lengths)]
         for block, chunk in zip(self.blocks[1:], chunks[1:], strict=True):
-            outputs.append(block(chunk + outputs[-1]))
+            outputs.append(block(chunk + outputs[-1], lengths))
         return torch.cat(outputs, dim=1)
 
 
@@ -99,8 +116,9 @@ class SqueezeExcitation(nn.Module):
         self.conv1 = nn.Conv1d(channels, middle, 1)
         self.conv2 = nn.Conv1d(middle, channels, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate = torch.relu(self.conv1(x.mean(2, keepdim=True)))
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        mean = x.mean(2, keepdim=True) if lengths is None else own_mean(x, lengths)
+        gate = torch.relu(self.conv1(mean))
         return x * torch.sigmoid(self.conv2(gate))
 
 
@@ -112,11 +130,12 @@ class AttentivePooling(nn.Module):
         self.tdnn = ConvReLU(3 * channels, middle)
         self.conv = nn.Conv1d(middle, channels, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        count = x.new_ones(1, 1, x.shape[2])
-        mean, deviation = _moments(x, count / count.sum())
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        count = x.new_ones(1, 1, x.shape[2]) if lengths is None else is_own(lengths, x.shape[2]).to(x.dtype)
+        mean, deviation = _moments(x, count / count.sum(2, keepdim=True))
         context = torch.cat([x, mean.expand_as(x), deviation.expand_as(x)], dim=1)
-        weights = torch.softmax(self.conv(torch.tanh(self.tdnn(context))), dim=2)
+        scores = self.conv(torch.tanh(self.tdnn(context, lengths)))
+        weights = torch.softmax(scores.masked_fill(count == 0, -torch.inf), dim=2)
         return torch.cat(_moments(x, weights), dim=1)
 
 

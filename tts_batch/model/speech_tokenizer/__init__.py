@@ -26,13 +26,19 @@ class SpeechTokenizer(nn.Module):
 
     @torch.no_grad()
     def encode(self, audio: Tensor | np.ndarray) -> Tensor:
-        """Codes int64 [ceil(samples / 1920), 16] of one clip: float32 [samples], mono, 24 kHz, not empty.
-
-        There is no batched form: padding would change the codes of a clip's last frame.
-        """
+        """Codes int64 [ceil(samples / 1920), 16] of one clip: float32 [samples], mono, 24 kHz, not empty."""
         weight = self.encoder.downsample.conv.weight
         waveform = torch.as_tensor(audio, dtype=weight.dtype, device=weight.device)
         return self.encoder(waveform[None, None], self.num_codebooks)[0].T
+
+    @torch.no_grad()
+    def encode_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:
+        """Codes int64 [B, frames, 16] of clips float32 [B, samples], of which `lengths` int64 [B] samples are the clip.
+
+        A clip of n samples has ceil(n / 1920) frames, those that `encode` gives up to near ties; the rest is padding.
+        """
+        waveforms = audio[:, None].to(self.encoder.downsample.conv.weight)
+        return self.encoder(waveforms, self.num_codebooks, lengths).transpose(1, 2)
 
     def decode(self, codes: Tensor | np.ndarray) -> Tensor:
         """Audio float32 [T * 1920] of one sequence of codes [T, 16], with the official seams."""

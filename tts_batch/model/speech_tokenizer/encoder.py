@@ -51,7 +51,10 @@ class EncoderConfig:
 
 
 class CodecEncoder(nn.Module):
-    """Speech [B, 1, samples] to codes int64 [B, levels, ceil(samples / 1920)]."""
+    """Speech [B, 1, samples] to codes int64 [B, levels, ceil(samples / 1920)].
+
+    With `lengths` [B], in samples, rows may be padded on the right and get the codes that they would get alone.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -69,17 +72,21 @@ class CodecEncoder(nn.Module):
             acoustic=config.num_quantizers - config.num_semantic_quantizers,
         )
 
-    def forward(self, audio: Tensor, levels: int) -> Tensor:
-        return self.quantizer.encode(self.latent(audio), levels)
+    def forward(self, audio: Tensor, levels: int, lengths: Tensor | None = None) -> Tensor:
+        return self.quantizer.encode(self.latent(audio, lengths), levels)
 
-    def latent(self, audio: Tensor) -> Tensor:
+    def latent(self, audio: Tensor, lengths: Tensor | None = None) -> Tensor:
         """What is quantized, [B, hidden_size, frames]."""
-        steps = self.encoder(audio).transpose(1, 2)
-        return self.downsample(self.encoder_transformer(steps).transpose(1, 2))
+        steps, lengths = self.encoder(audio, lengths)
+        steps = self.encoder_transformer(steps.transpose(1, 2)).transpose(1, 2)
+        return self.downsample(steps, lengths)
 
 
 class ConvEncoder(nn.Module):
-    """Strided convolutions down to 25 Hz: [B, 1, samples] -> [B, hidden_size, ceil(samples / 960)]."""
+    """Strided convolutions down to 25 Hz: [B, 1, samples] -> [B, hidden_size, ceil(samples / 960)].
+
+    Gives the rows' lengths in these steps too, or None where none were given.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -95,8 +102,14 @@ class ConvEncoder(nn.Module):
         layers += [nn.ELU(), CausalConv1d(width, config.hidden_size, config.last_kernel_size)]
         self.layers = nn.Sequential(*layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        for layer in self.layers:
+            if isinstance(layer, CausalConv1d):
+                x = layer(x, lengths)
+                lengths = None if lengths is None else layer.num_steps(lengths)
+            else:
+                x = layer(x)
+        return x, lengths
 
 
 class ResidualUnit(nn.Module):

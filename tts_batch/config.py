@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from tts_batch.errors import UsageError
 
-Format = Literal["wav"]
+Format = Literal["wav", "wav24", "wavf32", "flac", "mp3", "opus"]
+CheckName = Literal[
+    "silent_peak_dbfs",
+    "too_long_factor",
+    "too_long_floor_s",
+    "too_short_factor",
+    "too_short_floor_s",
+    "long_silence_s",
+    "noise_flatness",
+    "ref_correlation",
+]
 Progress = Literal["auto", "bar", "plain", "none"]
 
 
@@ -34,10 +44,11 @@ class JobConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda", "xpu", "npu", "musa"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     gpus: tuple[int, ...] | None = Field(None, description="Positions among the visible devices. None: all.")
-    profile: str | None = None
+    profile: Literal["basic", "b2", "b4", "throughput"] | None = None
     placement: Literal["colocated", "split"] = "colocated"
     cuda_graph: bool = True
     eager: bool = False
+    code2wav_mode: Literal["utterance", "chunked"] = "utterance"
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
     launcher: Literal["local", "ray"] = "local"
 
@@ -54,7 +65,12 @@ class JobConfig(BaseModel):
     max_frames: Annotated[int, Field(ge=1)] | None = Field(None, description="Codec budget of every row.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     attempts: Annotated[int, Field(ge=1)] = 1
+    retry_changes_seed: bool = Field(False, description="Further attempts of a row may leave its explicit seed.")
     takes: Annotated[int, Field(ge=1)] = 1
+    row_time_limit: Annotated[float, Field(gt=0)] | None = Field(None, description="Seconds, all attempts together.")
+    checks: dict[CheckName, float | None] = Field(
+        default_factory=dict, description="Limits of output checks, where not the default; None: off."
+    )
     non_streaming: bool | None = None
     x_vector_only: bool | None = Field(None, description="Default for rows without the column.")
 
@@ -74,6 +90,7 @@ class JobConfig(BaseModel):
     keep_failed_audio: bool = False
     allow_mixed: bool = False
     overwrite: bool = False
+    redo: tuple[str, ...] = Field((), description="Ids of rows to make again, with another draw.")
     shard: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
     progress: Progress = "auto"
 
@@ -88,6 +105,9 @@ def build_config(options: Mapping[str, Any]) -> JobConfig:
 
 def _sentence(detail: ErrorDetails) -> str:
     key = str(detail["loc"][0])
+    if key == "checks" and len(detail["loc"]) > 1:
+        known = ", ".join(get_args(CheckName))
+        return f"The check {detail['loc'][1]!r} does not exist, or its limit is no number: there are {known}."
     if detail["type"] == "extra_forbidden":
         near = get_close_matches(key, JobConfig.model_fields, n=1)
         return f"There is no option {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")

@@ -49,6 +49,17 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> t
         raise click.BadParameter("use positions joined by commas, for example 0,1.", ctx, param) from None
 
 
+def _limits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, float | None] | None:
+    limits: dict[str, float | None] = {}
+    for value in values:
+        name, _, limit = value.partition("=")
+        try:
+            limits[name.replace("-", "_")] = None if limit == "off" else float(limit)
+        except ValueError:
+            raise click.BadParameter("use NAME=LIMIT, for example long_silence_s=3, or NAME=off.", ctx, param) from None
+    return limits or None
+
+
 def _option(section: str, *declarations: str, **attributes: Any) -> Callable[[Any], Any]:
     return click.option(*declarations, cls=SectionOption, section=section, **attributes)
 
@@ -76,7 +87,12 @@ _JOB_OPTIONS = (
     _option(MODEL, "--device", type=_choice("auto", "cpu", "cuda", "xpu", "npu", "musa"), help="Default: auto."),
     _option(MODEL, "--dtype", type=_choice("auto", "float32", "bfloat16"), help="Default: auto."),
     _option(MODEL, "--gpus", metavar="I,J,...", callback=_numbers, help="Positions among the visible devices."),
-    _option(MODEL, "--profile", metavar="NAME", hidden=True, help="A named set of engine settings."),
+    _option(
+        MODEL,
+        "--profile",
+        type=_choice("basic", "b2", "b4", "throughput"),
+        help="The engine's sizes. Default: throughput for runner v2 on CUDA, else basic.",
+    ),
     _option(
         MODEL,
         "--placement",
@@ -87,6 +103,12 @@ _JOB_OPTIONS = (
     _flag(MODEL, "--no-cuda-graph", "cuda_graph", value=False, help="No graph capture."),
     _flag(MODEL, "--eager", help="Neither graph capture nor torch.compile."),
     _option(MODEL, "--max-num-seqs", type=int, metavar="N", help="Rows decoded together."),
+    _option(
+        MODEL,
+        "--code2wav-mode",
+        type=_choice("utterance", "chunked"),
+        help="Whole clips (default), or chunks while codes are made.",
+    ),
     _option(MODEL, "--launcher", type=_choice("local", "ray"), hidden=True, help="Default: local."),
     _flag(SAMPLING, "--greedy", help="No sampling, in talker and code predictor."),
     _option(SAMPLING, "--temperature", type=float, metavar="X"),
@@ -100,6 +122,7 @@ _JOB_OPTIONS = (
     _option(SAMPLING, "--max-frames", type=int, metavar="N", help="Budget of every row, 12.5 frames a second."),
     _option(SAMPLING, "--seed", type=int, metavar="N", help="Seed of the run. Default: 0."),
     _option(SAMPLING, "--attempts", type=int, metavar="N", help="Tries a row gets. Default: 1."),
+    _flag(SAMPLING, "--retry-changes-seed", help="Further attempts may leave a row's own seed."),
     _option(SAMPLING, "--takes", type=int, metavar="N", hidden=True, help="Clips to make of each row. Default: 1."),
     _option(SAMPLING, "--non-streaming/--streaming", default=None, help="Prompt layout. Default: the task's own."),
     _flag(SAMPLING, "--x-vector-only", help="Clone from the voice vector alone."),
@@ -112,11 +135,28 @@ _JOB_OPTIONS = (
     _option(TABLE, "--audio-root", metavar="DIR", help="The only folder that ref_audio paths may name."),
     _flag(TABLE, "--allow-url", help="ref_audio may be an http(s) URL; each is fetched once."),
     _option(OUTPUT, "--out", "-o", metavar="DIR", help="The run folder."),
-    _option(OUTPUT, "--format", type=_choice("wav"), help="Audio format. Default: wav."),
+    _option(
+        OUTPUT,
+        "--format",
+        type=_choice("wav", "wav24", "wavf32", "flac", "mp3", "opus"),
+        help="Audio format: wav of 16 bits (default), 24 bits or floats, flac, mp3, Ogg Opus.",
+    ),
+    _option(
+        OUTPUT,
+        "--check",
+        "checks",
+        multiple=True,
+        metavar="NAME=LIMIT",
+        callback=_limits,
+        help="Set the limit of an output check, or 'off': too_long_factor, too_long_floor_s, too_short_factor, "
+        "too_short_floor_s, silent_peak_dbfs, long_silence_s, noise_flatness, ref_correlation.",
+    ),
+    _option(OUTPUT, "--row-time-limit", type=float, metavar="S", help="Seconds a row may take, all attempts together."),
     _flag(OUTPUT, "--save-codes", help="Keep codec codes (.npy) beside the audio."),
     _flag(OUTPUT, "--keep-failed-audio", help="Keep audio of failed attempts."),
     _flag(OUTPUT, "--allow-mixed", help="Resume with settings that change the sound."),
     _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
+    _option(OUTPUT, "--redo", multiple=True, metavar="ID", help="Make this row again, with another draw."),
     _option(OUTPUT, "--shard", metavar="I/N", hidden=True, help="Only part I of N of the plan."),
     _option(OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto."),
     _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),

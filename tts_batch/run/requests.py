@@ -44,6 +44,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         dtype=config.dtype,
         runner=config.runner,
         profile=config.profile,
+        code2wav_mode=config.code2wav_mode,
         placement=config.placement,
         cuda_graph=config.cuda_graph,
         eager=config.eager,

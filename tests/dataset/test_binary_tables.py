@@ -16,7 +16,9 @@ import pytest
 import soundfile
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.config import JobConfig
 from tts_batch.dataset.audio import load_reference
+from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import UsageError
 
 
@@ -120,6 +122,17 @@ def test_b48_a_row_group_beyond_two_gib_is_read_in_pieces(read: ReadRows) -> Non
     assert [len(row.ref_audio.data) for row in read("t.parquet") if row.ref_audio and row.ref_audio.data] == [
         64 << 20
     ] * 36
+
+
+def test_b49_recordings_of_several_files_are_never_held_together(read: ReadRows) -> None:
+    recording = bytes(4 << 20)
+    for number in range(3):
+        columns = {"text": [f"row {i}" for i in range(40)], "ref_audio": [recording] * 40, "n": range(40)}
+        write(read.folder / f"{number}.parquet", columns, compression="zstd")
+    config = JobConfig(data=(str(read.folder / "*.parquet"),), out=read.folder / "out")
+    held = [pa.total_allocated_bytes() for row in read_rows(config) if row.ref_audio]
+    assert len(held) == 120
+    assert max(held) - min(held) < 120 * len(recording) / 2
 
 
 def test_b50_lists_of_references(read: ReadRows) -> None:

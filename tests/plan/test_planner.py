@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -76,6 +77,24 @@ def test_a_budget_that_no_row_can_have_is_a_usage_error(planner: Planner) -> Non
 def test_b18_runs_of_equal_letters_are_bounded(planner: Planner) -> None:
     planned = planner.rows({**PRESET, "text": "7" * 500}, {**PRESET, "text": "The same sentence. " * 100})
     assert all(192 <= item.max_frames <= 8191 for item in planned)
+
+
+def test_b11_a_transcript_reaches_the_model_as_it_is_written(planner: Planner) -> None:
+    texts = [
+        "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
+        unicodedata.normalize("NFD", "\u00dcber \u00e7a, na\u00efve"),
+        "  two  spaces ",
+    ]
+    planned = planner.rows(*({**CLONE, "text": text, "ref_text": text} for text in texts))
+    assert [(item.row.text, item.row.ref_text) for item in planned] == [(text, text) for text in texts]
+    assert reasons(planned) == [None] * 3
+
+
+def test_b12_digits_stay_digits_in_the_language_of_the_row(planner: Planner) -> None:
+    text = "2005\u5e74\u6210\u7acb\uff0c2006~2007\u5e74\u53d1\u5c55"
+    (planned,) = planner.rows({**CLONE, "text": text, "language": "Chinese"})
+    assert (planned.row.text, planned.row.language) == (text, "chinese")
+    assert planned.max_frames < 12 * 1.2 * len(text.encode())  # a runaway ends
 
 
 def test_b22_a_transcript_that_does_not_fit_is_remarked(planner: Planner) -> None:

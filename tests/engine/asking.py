@@ -34,4 +34,4 @@ def voice(key: str = "v", seconds: float = 1.0, **fields: object) -> Reference:
     """A reference whose pitch hangs on its key."""
     pitch_hz = 100.0 + sum(key.encode()) % 120
     given: dict[str, object] = {"load": lambda: hum(seconds, pitch_hz), "text": "Reference words.", **fields}
-    return Reference(key=key, **given)  # type: ignore[arg-type]
+    return Reference(key=f"{key} {seconds}", **given)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
@@ -15,8 +16,10 @@ from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile, load_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
+from tts_batch.engine.voice_store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.tiny import cache_folder
 from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +57,8 @@ class NativeEngine:
         self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
     ) -> None:
         profile_name, profile = _resolve_profile(config, platform)
-        self._stages: Stages | None = assemble(model, platform, profile, config, preparer or Preparer(model))
+        preparer = preparer or Preparer(model, _voice_store(model, config))
+        self._stages: Stages | None = assemble(model, platform, profile, config, preparer)
         self._generation: Generation | None = None
         self._closed_because: str | None = None
         self.info = {
@@ -97,9 +101,16 @@ class NativeEngine:
         if generation is not None:
             generation.close()
         self._closed_because = self._closed_because or "close() was called"
+        if self._stages is not None:
+            self._stages.preparer.close()
         self._stages = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _voice_store(model: Qwen3TTS, config: EngineConfig) -> VoiceStore | None:
+    folder = Path(config.cache_dir) if config.cache_dir is not None else cache_folder()
+    return VoiceStore(folder / "voices", model) if model.config.kind == "base" else None
 
 
 def _check_modes(config: EngineConfig) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tts_batch.engine.references import References
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.voice_store import VoiceStore
 from tts_batch.model.prompt import PromptError, build_prompt
 
 if TYPE_CHECKING:
@@ -19,13 +20,20 @@ FRAMES_PER_TEXT_TOKEN = 4  # roughly what speech takes; only the order of rows h
 class Preparer:
     """Prepares requests one by one, on the engine's compute thread."""
 
-    def __init__(self, model: Qwen3TTS) -> None:
+    def __init__(self, model: Qwen3TTS, store: VoiceStore | None = None) -> None:
+        """With a store, voices that an earlier run encoded are not encoded again."""
         self._model = model
-        self._references = References(model)
+        self._store = store
+        self._references = References(model, store=store)
 
     def forget_references(self) -> None:
-        """Encode every voice anew."""
-        self._references = References(self._model)
+        """Encode every voice anew, unless it is stored."""
+        self._references = References(self._model, store=self._store)
+
+    def close(self) -> None:
+        """Finish writing to the store."""
+        if self._store is not None:
+            self._store.flush()
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         """Raises an exception that `results.failure_result` turns into the row's reason."""

@@ -1,4 +1,4 @@
-"""References encoded once: codes and x-vectors by content key, each clip alone, in a cache of bounded size."""
+"""References encoded once: codes and x-vectors by content key, in a cache of bounded size and, across runs, on disk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.request import Reference
+from tts_batch.engine.voice_store import VoiceStore
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -31,12 +32,22 @@ class _Entry:
     def num_bytes(self) -> int:
         return sum(x.nbytes for x in (self.audio, self.x_vector, self.codes) if x is not None)
 
+    def is_whole(self, with_codes: bool) -> bool:
+        return self.x_vector is not None and (self.codes is not None or not with_codes)
+
 
 class References:
     """The voices of one engine. Used from its compute thread only."""
 
-    def __init__(self, model: Qwen3TTS, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        model: Qwen3TTS,
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
+        store: VoiceStore | None = None,
+    ) -> None:
         self._model = model
+        self._store = store
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._num_bytes = 0
@@ -67,8 +78,12 @@ class References:
             entry.x_vector = torch.tensor(reference.x_vector, device=device)
         if entry.codes is None and reference.codes is not None:
             entry.codes = torch.tensor(reference.codes, device=device, dtype=torch.int64)
-        if entry.x_vector is not None and (entry.codes is not None or not with_codes):
+        if entry.is_whole(with_codes):
             return
+        if self._store is not None and (stored := self._store.load(reference.key)) is not None:
+            entry.x_vector, entry.codes = stored
+            if entry.is_whole(with_codes):
+                return
         if entry.error is not None:
             raise entry.error.with_traceback(None)
         if entry.audio is None:
@@ -83,5 +98,7 @@ class References:
             entry.x_vector = speaker_encoder.embed(entry.audio)
         if entry.codes is None and with_codes:
             entry.codes = speech_tokenizer.encode(entry.audio)
+        if self._store is not None:
+            self._store.save(reference.key, entry.x_vector, entry.codes)
         if entry.codes is not None:
             entry.audio = None

@@ -1,0 +1,97 @@
+"""The synthesised clips as training reads them: one long tensor of samples, and lists beside it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from synthesise import PHONEMES_PER_SECOND
+from torch import Tensor
+
+from tts_batch.model.speech_tokenizer.encoder import CodecEncoder
+
+SAMPLES_PER_FRAME = 1920
+LABELS_PER_FRAME = 4
+
+
+@dataclass
+class Corpus:
+    """Clips back to back, each padded with silence to whole frames."""
+
+    audio: Tensor  # int16 [samples], on the training device
+    phonemes: Tensor  # uint8 [frames, 4], on the training device
+    texts: list[str]
+    instructs: list[str]
+    voices: np.ndarray  # int64 [clips]
+    starts: np.ndarray  # int64 [clips], first frame
+    lengths: np.ndarray  # int64 [clips], frames
+
+    @classmethod
+    def load(cls, folder: Path, num_shards: int, device: str) -> Corpus:
+        """Read the first `num_shards` shards, waiting until they are there."""
+        audio, phonemes, texts, instructs, voices, lengths = [], [], [], [], [], []
+        for number in range(num_shards):
+            path = folder / f"{number:05d}.npz"
+            while not path.exists():
+                time.sleep(0.2)
+            with np.load(path) as shard:
+                _pad_clips(shard, audio, phonemes)
+                texts += shard["text"].tolist()
+                instructs += shard["instruct"].tolist()
+                voices.append(shard["voice"])
+                lengths.append(-(-shard["length"] // SAMPLES_PER_FRAME))
+        frames = np.concatenate(lengths)
+        return cls(
+            audio=torch.from_numpy(np.concatenate(audio)).to(device),
+            phonemes=torch.from_numpy(np.concatenate(phonemes)).view(-1, LABELS_PER_FRAME).to(device),
+            texts=texts,
+            instructs=instructs,
+            voices=np.concatenate(voices),
+            starts=np.cumsum(frames) - frames,
+            lengths=frames,
+        )
+
+    @property
+    def hours(self) -> float:
+        """How much speech there is."""
+        return len(self.phonemes) / 12.5 / 3600
+
+    def waveform(self, starts: Tensor, frames: int) -> Tensor:
+        """Float32 [B, frames * 1920] of the audio from frames `starts` [B] on."""
+        samples = starts[:, None] * SAMPLES_PER_FRAME + torch.arange(frames * SAMPLES_PER_FRAME, device=starts.device)
+        return self.audio[samples.clamp(max=len(self.audio) - 1)].float() / 32768
+
+    @torch.no_grad()
+    def encode(self, encoder: CodecEncoder, batch_frames: int = 20_000) -> Tensor:
+        """Codes int16 [frames, 16] of all clips, each encoded from its own beginning."""
+        codes = torch.zeros(len(self.phonemes), 16, dtype=torch.int16, device=self.audio.device)
+        order = np.argsort(self.lengths, kind="stable")
+        while len(order):
+            clips = order[-max(1, batch_frames // int(self.lengths[order[-1]])) :]
+            order = order[: -len(clips)]
+            starts = torch.from_numpy(self.starts[clips]).to(codes.device)
+            lengths = torch.from_numpy(self.lengths[clips]).to(codes.device)
+            longest = int(self.lengths[clips].max())
+            steps = torch.arange(longest, device=codes.device)
+            rows = (starts[:, None] + steps).clamp(max=len(codes) - 1)
+            # What follows a clip in the corpus enters here too; the encoder is causal, so its codes just go unused.
+            encoded = encoder(self.waveform(starts, longest)[:, None], 16)
+            inside = steps < lengths[:, None]
+            codes[rows[inside]] = encoded.transpose(1, 2)[inside].short()
+        return codes
+
+
+def _pad_clips(shard: np.lib.npyio.NpzFile, audio: list[np.ndarray], phonemes: list[np.ndarray]) -> None:
+    samples, labels = shard["audio"], shard["phonemes"]
+    at = label_at = 0
+    for length in shard["length"]:
+        frames = -(-length // SAMPLES_PER_FRAME)
+        count = -(-length * PHONEMES_PER_SECOND // 24_000)
+        audio.append(np.pad(samples[at : at + length], (0, frames * SAMPLES_PER_FRAME - length)))
+        clip_labels = labels[label_at : label_at + count]
+        phonemes.append(np.pad(clip_labels, (0, frames * LABELS_PER_FRAME - count)))
+        at += length
+        label_at += count

@@ -24,16 +24,16 @@ WORDS = (
     "all were we when your can said there use an each which she do how their if will up other about out many then "
     "them these so some her would make like him into time has look two more write go see number no way could people "
     "my than first water been call who oil its now find long down day did get come made may part"
-).split()
+)
 
 
 def write_table(path: Path, num_rows: int) -> None:
     """Sentences of 5 to 25 words, one JSON object a line."""
-    random_words = random.Random(0)
+    words, draw = WORDS.split(), random.Random(0)
     with path.open("w", encoding="utf-8") as table:
         for number in range(num_rows):
-            words = random_words.choices(WORDS, k=random_words.randint(5, 25))
-            row = {"id": f"row-{number:07}", "text": " ".join(words) + ".", "speaker": "vivian", "language": "English"}
+            text = " ".join(draw.choices(words, k=draw.randint(5, 25))) + "."
+            row = {"id": f"row-{number:07}", "text": text, "speaker": "vivian", "language": "English"}
             table.write(json.dumps(row) + "\n")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from tts_batch.cli.main import main
 from tts_batch.errors import ExitStatus
+from tts_batch.model.tiny import build_tiny
 
 Output = pytest.CaptureFixture[str]
 GOOD = "id,text,speaker\none,Hello.,ryan\n"
@@ -105,6 +108,25 @@ def test_plan_checks_and_estimates(table: Path, tmp_path: Path, capsys: Output) 
     assert main(["plan", str(table), "--model", "tiny"]) == ExitStatus.SOME_FAILED
     assert "rows.csv:3" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]  # nothing is written
+
+
+def test_plan_says_what_a_run_takes_and_on_what_figures_that_stands(tmp_path: Path, capsys: Output) -> None:
+    checkpoint = tmp_path / "as-wide-as-the-released"
+    shutil.copytree(build_tiny("tiny", "custom_voice"), checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["talker_config"]["hidden_size"] = 2048
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    table = tmp_path / "rows.csv"
+    table.write_text("text,speaker\n" + "A sentence that is repeated.,ryan\n" * 500)
+    assert main(["plan", str(table), "--model", str(checkpoint), "--deep"]) == ExitStatus.OK
+    said = capsys.readouterr().out
+    assert re.search(r"500 rows, about \S+ h of speech, at most \S+ h by their budgets", said)
+    assert re.search(r"about \S+ h on one H200, shared by all GPUs of the run .*benchmarks/log\.md", said)
+    assert re.search(r"memory of each GPU: \S+ GB of weights and \S+ MB of KV cache", said)
+    assert "about 2 of them will run into their budget" in said
+    assert main(["plan", str(table), "--model", str(checkpoint), "--json"]) == ExitStatus.OK
+    (group,) = read_json(capsys)["models"]
+    assert group["gpu_hours"] > 0 and group["measured"]["card"] == "H200"
 
 
 # voices

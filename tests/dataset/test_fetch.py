@@ -37,7 +37,7 @@ def server(tone: Callable[..., Any]) -> Iterator[WebServer]:
 @pytest.fixture
 def fetcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fetcher:
     monkeypatch.setattr(fetch, "WAITS_S", (0.01, 0.01))
-    monkeypatch.setattr(fetch, "MAX_FETCH_S", 1.0)
+    monkeypatch.setattr(fetch, "MAX_FETCH_S", 2.0)
     return Fetcher(tmp_path / "kept", download_here)
 
 

@@ -52,7 +52,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     if not num_rows:
         raise UsageError(f"{' '.join(config.data)} has no rows.")
     if deep:
-        notes.add(f"{decoder.num_decoded} distinct references were decoded")
+        notes.add(f"distinct references decoded: {decoder.num_decoded}")
     in_order = [groups[task] for task in models.groups if task in groups]
     return Plan(
         num_rows=num_rows,

@@ -198,7 +198,8 @@ def train(codec: Codec, corpus: Corpus, minutes: float, seconds_per_step: int, l
         audio = corpus.waveform(starts, frames)
         levels = codec.acoustic.usage.shape[0]
         depth = torch.randint(-levels, levels + 1, (batch,), device=audio.device)
-        depth = torch.where(depth < 0, levels, depth)  # half of the items use all codebooks
+        depth = torch.where(depth < 0, levels, depth)  # half of the items use all codebooks,
+        depth[0] = levels  # one of them always
 
         decoded, commitment, logits = codec(audio, depth)
         spectrum = spectral(decoded, audio)

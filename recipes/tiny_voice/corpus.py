@@ -34,10 +34,7 @@ class Corpus:
         """Read the first `num_shards` shards, waiting until they are there."""
         audio, phonemes, texts, instructs, voices, lengths = [], [], [], [], [], []
         for number in range(num_shards):
-            path = folder / f"{number:05d}.npz"
-            while not path.exists():
-                time.sleep(0.2)
-            with np.load(path) as shard:
+            with np.load(_wait_for(folder / f"{number:05d}.npz")) as shard:
                 _pad_clips(shard, audio, phonemes)
                 texts += shard["text"].tolist()
                 instructs += shard["instruct"].tolist()
@@ -82,6 +79,15 @@ class Corpus:
             inside = steps < lengths[:, None]
             codes[rows[inside]] = encoded.transpose(1, 2)[inside].short()
         return codes
+
+
+def _wait_for(path: Path, seconds: float = 60) -> Path:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear; does synthesise.py run?")
+        time.sleep(0.2)
+    return path
 
 
 def _pad_clips(shard: np.lib.npyio.NpzFile, audio: list[np.ndarray], phonemes: list[np.ndarray]) -> None:

@@ -24,7 +24,9 @@ LATENT = 1e-5
 
 @pytest.fixture(scope="module")
 def tokenizer() -> SpeechTokenizer:
-    return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", "base"))), "cpu", torch.float32).speech_tokenizer
+    return Qwen3TTS.load(
+        resolve_checkpoint(str(build_tiny("tiny-random", "base"))), "cpu", torch.float32
+    ).speech_tokenizer
 
 
 def read_clip(name: str) -> torch.Tensor:

@@ -6,6 +6,8 @@ What must not enter: Python that looks at a request, a value read back from the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,6 +22,25 @@ from tts_batch.engine.request import NUM_CODEBOOKS
 from tts_batch.engine.request_state import RequestState
 
 PREDICTOR_POSITIONS = NUM_CODEBOOKS  # a frame's own little sequence: the talker's state, then codes 0..14
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTokens:
+    """What a prefill pass has of every token, row after row. No length of rows leads back into it: see PrefillRows."""
+
+    x: Tensor  # [N, H]
+    positions: Tensor  # int32 [N]
+    slot_mapping: Tensor  # int32 [N]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRows:
+    """What a prefill pass has of every row."""
+
+    block_table: Tensor  # int32 [rows, max pages]
+    cu_seqlens: Tensor  # int32 [rows + 1], where each row's tokens begin
+    starts: Tensor  # int32 [rows], tokens of the row that earlier passes have stored
+    max_len: int  # most tokens of one row in this pass
 
 
 class FrameLoop:
@@ -52,18 +73,19 @@ class FrameLoop:
 
         state.hidden[slots] = weights.talker.forward(x, attend)
 
-    def run_prefill(
-        self, x: Tensor, positions: Tensor, slot_mapping: Tensor, block_table: Tensor, cu_seqlens: Tensor,
-        starts: Tensor, max_len: int,
-    ) -> Tensor:  # fmt: skip
-        """Run packed prompt chunks x [N, H] through the talker (see `prefill_attention`): hidden states [N, H]."""
+    def run_prefill(self, tokens: PrefillTokens, rows: PrefillRows) -> Tensor:
+        """Run packed prompt chunks through the talker (see `prefill_attention`): hidden states [N, H]."""
 
         def attend(layer_idx: int, qkv: Tensor) -> Tensor:
             k_pages, v_pages = self.kv_pages[layer_idx]
-            q = self._rotate(self.weights.talker, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
-            return prefill_attention(q, k_pages, v_pages, block_table, cu_seqlens, starts, max_len).flatten(1)
+            q = self._rotate(
+                self.weights.talker, layer_idx, qkv, tokens.positions, tokens.slot_mapping, k_pages, v_pages
+            )
+            return prefill_attention(
+                q, k_pages, v_pages, rows.block_table, rows.cu_seqlens, rows.starts, rows.max_len
+            ).flatten(1)
 
-        return self.weights.talker.forward(x, attend)
+        return self.weights.talker.forward(tokens.x, attend)
 
     def _choose_codes(self, slots: Tensor, hidden: Tensor) -> Tensor:
         state, weights, predictor = self.state, self.weights, self.weights.predictor

@@ -12,10 +12,10 @@ from torch import Tensor
 from tts_batch.engine.kernels.frame import embed_frame
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.runner import PreparedRow
-from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR
+from tts_batch.model.prompt import REF_FRAME, X_VECTOR
 
 
-def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow], pad_text_id: int) -> Tensor:
+def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow]) -> Tensor:
     """The prefill vectors [sum of prompt lengths, H] of some rows, one row after another."""
     device = weights.text_table.device
     text_ids = np.fromiter(chain.from_iterable(row.prompt.text_ids for row in rows), dtype=np.int64)
@@ -28,7 +28,8 @@ def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow], pad_text_i
         codec[_upload(x_vector_at, device)] = torch.stack(vectors).to(codec)
     frame_at = np.flatnonzero(codec_ids == REF_FRAME)
     if len(frame_at):
-        frames = torch.cat([row.ref_codes for row in rows if row.ref_codes is not None]).to(torch.int32)
+        voices = [row.ref_codes for row in rows if row.ref_codes is not None and REF_FRAME in row.prompt.codec_ids]
+        frames = torch.cat(voices).to(torch.int32)
         nothing = torch.zeros(len(frames), dtype=torch.int32, device=device)
         no_text = torch.zeros_like(weights.text_table[:1])
         codec[_upload(frame_at, device)] = embed_frame(
@@ -46,6 +47,3 @@ def _gather(table: Tensor, ids: np.ndarray, device: torch.device) -> Tensor:
 def _upload(array: np.ndarray, device: torch.device) -> Tensor:
     host = torch.from_numpy(array)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
-
-
-__all__ = ["NOTHING", "embed_prompts"]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.errors import EngineError
-from tts_batch.engine.frame_loop import FrameLoop
+from tts_batch.engine.frame_loop import FrameLoop, PrefillRows, PrefillTokens
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
@@ -203,7 +203,7 @@ class ContinuousRunner:
                 warp_ints=self._upload(ints),
             ),
         )
-        x = embed_prompts(self._weights, [active.prepared for active in admitted], self._pad_text_id)
+        x = embed_prompts(self._weights, [active.prepared for active in admitted])
         self._state.hidden[slots] = self._prefill(x, lens, block_table)
 
     def _prefill(self, x: Tensor, lens: list[int], block_table: Tensor) -> Tensor:
@@ -221,13 +221,13 @@ class ContinuousRunner:
             at = self._upload(torch.from_numpy(positions))
             page = table[self._upload(torch.from_numpy(row_of)), (at // self.settings.page_size).long()]
             hidden = self._loop.run_prefill(
-                x[tokens].clone(),
-                at,
-                page * self.settings.page_size + at % self.settings.page_size,
-                table,
-                self._upload(torch.from_numpy(cu_seqlens)),
-                self._upload(torch.tensor(starts, dtype=torch.int32)),
-                max(sizes),
+                PrefillTokens(x[tokens].clone(), at, page * self.settings.page_size + at % self.settings.page_size),
+                PrefillRows(
+                    block_table=table,
+                    cu_seqlens=self._upload(torch.from_numpy(cu_seqlens)),
+                    starts=self._upload(torch.tensor(starts, dtype=torch.int32)),
+                    max_len=max(sizes),
+                ),
             )
             # A row's last chunk is the one that counts: it overwrites what earlier ones left.
             last[rows] = hidden[self._upload(torch.from_numpy(cu_seqlens[1:].astype(np.int64) - 1))]

@@ -5,6 +5,8 @@
 The decoded speech shall have the spectrum of the original at several resolutions. Codebook 0 also learns to tell
 phonemes apart, so that the talker's first codes mean sounds, whoever makes them. How long a step takes does not
 matter: the schedules run over the minutes.
+
+Resumed, the decoder alone goes on, against a discriminator: the codes stay those that a talker may have learnt.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from corpus import LABELS_PER_FRAME, Corpus
+from discriminator import Discriminator
 from log import Log
 from quantizer import LearningQuantizer
 from shapes import NUM_CODES, codec_config
@@ -28,7 +31,8 @@ from tts_batch.model.speech_tokenizer import SpeechTokenizer
 from tts_batch.model.speech_tokenizer.decoder import Snake
 
 CROP_FRAMES = (25, 50, 100)  # crops of 2, 4 and 8 s: the transformers learn what is near and what is far
-LEARNING_RATE, FINAL_RATE = 1e-3, 2e-5
+LEARNING_RATE, RESUMED_RATE, FINAL_RATE = 1e-3, 4e-4, 2e-5
+DISCRIMINATOR_RATE, ADVERSARIAL, FEATURES = 4e-4, 0.2, 10.0
 COMMITMENT, PHONEMES = 0.25, 0.2
 FFT_SIZES = (2048, 1024, 512, 256, 128)
 
@@ -145,7 +149,7 @@ class SpectralLoss(nn.Module):
 
 
 def _log(magnitudes: Tensor) -> Tensor:
-    return magnitudes.clamp(min=1e-3).log()
+    return magnitudes.clamp(min=1e-2).log()
 
 
 def _mel_filters(size: int) -> Tensor:
@@ -180,36 +184,54 @@ def main() -> None:
     fuse_snakes(codec)
     if args.resume:
         codec.load(args.resume)
-    train(codec, corpus, args.minutes, args.seconds_per_step, log)
+    train(codec, corpus, args, log)
     codec.save(args.out)
 
 
-def train(codec: Codec, corpus: Corpus, minutes: float, seconds_per_step: int, log: Log) -> None:
+def train(codec: Codec, corpus: Corpus, args: argparse.Namespace, log: Log) -> None:
     """Train for so many minutes."""
-    spectral = SpectralLoss().to(corpus.audio.device)
-    optimizer = torch.optim.AdamW(codec.parameters(), lr=LEARNING_RATE, betas=(0.8, 0.99), weight_decay=0.01)
+    spectral = SpectralLoss().to(args.device)
+    discriminator = None
+    if args.resume:
+        codec.eval()
+        codec.network.encoder.requires_grad_(False)
+        discriminator = Discriminator().to(args.device)
+        judging = torch.optim.AdamW(discriminator.parameters(), lr=DISCRIMINATOR_RATE, betas=(0.8, 0.99))
+    learning_rate = RESUMED_RATE if args.resume else LEARNING_RATE
+    optimizer = torch.optim.AdamW(codec.parameters(), lr=learning_rate, betas=(0.8, 0.99), weight_decay=0.01)
     start, step, progress = time.monotonic(), 0, 0.0
     while progress < 1:
         for group in optimizer.param_groups:
-            group["lr"] = min(step / 100, 1) * (FINAL_RATE + (LEARNING_RATE - FINAL_RATE) * (1 - progress) ** 1.5)
+            group["lr"] = min(step / 100, 1) * (FINAL_RATE + (learning_rate - FINAL_RATE) * (1 - progress) ** 1.5)
         frames = CROP_FRAMES[step % len(CROP_FRAMES)]
-        batch = int(seconds_per_step * 12.5) // frames
-        starts = torch.randint(len(corpus.phonemes) - frames, (batch,), device=corpus.audio.device)
+        batch = int(args.seconds_per_step * 12.5) // frames
+        starts = torch.randint(len(corpus.phonemes) - frames, (batch,), device=args.device)
         audio = corpus.waveform(starts, frames)
         levels = codec.acoustic.usage.shape[0]
-        depth = torch.randint(-levels, levels + 1, (batch,), device=audio.device)
-        depth = torch.where(depth < 0, levels, depth)  # half of the items use all codebooks,
-        depth[0] = levels  # one of them always
+        depth = torch.full((batch,), levels, device=args.device)
+        if codec.training:  # half of the items, but never all, use fewer codebooks
+            depth[: batch // 2] = torch.randint(levels, (batch // 2,), device=args.device)
 
         decoded, commitment, logits = codec(audio, depth)
         spectrum = spectral(decoded, audio)
-        labels = corpus.phonemes[starts[:, None] + torch.arange(frames, device=audio.device)].long()
+        labels = corpus.phonemes[starts[:, None] + torch.arange(frames, device=args.device)].long()
         phonemes = F.cross_entropy(logits.flatten(0, 2), labels.flatten())
         loss = spectrum + COMMITMENT * commitment + PHONEMES * phonemes
+        told = {}
+        if discriminator:
+            seen_through, unlike = discriminator.judge_decoder(audio, decoded)
+            loss = loss + ADVERSARIAL * min(step / 500, 1) * (seen_through + FEATURES * unlike)
+            told = {"seen_through": seen_through, "unlike": unlike}
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(codec.parameters(), 2.0)
         optimizer.step()
+        if discriminator:
+            judging.zero_grad(set_to_none=True)  # also of what the decoder's loss left there
+            judgement = discriminator.loss(audio, decoded)
+            judgement.backward()
+            judging.step()
+            told["judgement"] = judgement
 
         if step % 100 == 0:
             log.row(
@@ -223,9 +245,10 @@ def train(codec: Codec, corpus: Corpus, minutes: float, seconds_per_step: int, l
                 used_0=codec.semantic.perplexity[0],
                 used_1=codec.acoustic.perplexity[0],
                 used_15=codec.acoustic.perplexity[-1],
+                **told,
             )
         step += 1
-        progress = (time.monotonic() - start) / 60 / minutes
+        progress = (time.monotonic() - start) / 60 / args.minutes
 
 
 if __name__ == "__main__":

@@ -31,6 +31,12 @@ def prepared_row(request: SpeechRequest, ref_codes: torch.Tensor | None = None) 
 class ScriptedPreparer:
     """Prepares at once."""
 
+    def load(self, request: SpeechRequest) -> None:
+        pass
+
+    def encode_loaded(self) -> None:
+        pass
+
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         return prepared_row(request)
 

@@ -460,3 +460,26 @@ def test_code2wav_out_of_memory_is_the_rows_error() -> None:
     requests = [ask("long", max_frames=5), ask("short", max_frames=2)]
     results = scripted_generation(requests, code2wav=ScriptedCode2Wav(too_big=5)).results()
     assert {r.request_id: r.reason for r in results} == {"long": "out_of_memory", "short": None}
+
+
+def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_module, "BURST", 3)
+    steps: list[str] = []
+
+    class Watched(ScriptedPreparer):
+        def load(self, request: SpeechRequest) -> None:
+            steps.append(f"load {request.request_id}")
+
+        def encode_loaded(self) -> None:
+            steps.append("encode")
+
+        def prepare(self, request: SpeechRequest) -> PreparedRow:
+            steps.append(f"prepare {request.request_id}")
+            return super().prepare(request)
+
+    requests = [ask(name) for name in "abcd"]
+    results = list(scripted_generation(requests, ScriptedRunner(4), preparer=Watched()).results())
+    assert Counter(r.request_id for r in results) == Counter("abcd")
+    assert steps == [
+        "load a", "load b", "load c", "encode", "prepare a", "prepare b", "prepare c", "load d", "encode", "prepare d",
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""References: loaded once, encoded alone, remembered within bounds; errors stay with their key."""
+"""References: loaded once, encoded once, remembered within bounds; errors stay with their key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from tests.engine.asking import hum, voice
+from tts_batch.engine.reference_encoder import ReferenceEncoder
 from tts_batch.engine.references import References
 from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.speaker_encoder import SpeakerEncoder
 
 
 class Loads:
@@ -94,3 +96,68 @@ def test_an_error_is_raised_again_without_another_load(model: Qwen3TTS) -> None:
         with pytest.raises(OSError, match="no such file"):
             references.encode(voice("a", load=load), with_codes=True)
     assert calls == [1]
+
+
+def test_several_loaded_are_encoded_together_and_once(model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    bursts, encode = [], ReferenceEncoder.encode
+
+    def watched(self: ReferenceEncoder, clips: list[np.ndarray], with_codes: list[bool]) -> list:
+        bursts.append(with_codes)
+        return encode(self, clips, with_codes)
+
+    monkeypatch.setattr(ReferenceEncoder, "encode", watched)
+    loads, references = Loads(), References(model)
+    wanted = [("a", True), ("b", False), ("a", False), ("c", False), ("c", True)]
+    voices = {key: loads.voice(key, 0.3 + 0.1 * i) for i, key in enumerate("abc")}
+    for key, with_codes in wanted:
+        references.load(voices[key], with_codes=with_codes)
+    references.encode_loaded()
+    assert loads.keys == ["a", "b", "c"]
+    assert bursts == [[True, False, True]]
+    for key, with_codes in wanted:
+        x_vector, codes = references.encode(voices[key], with_codes=with_codes)
+        clip = voices[key].load()
+        torch.testing.assert_close(x_vector, model.speaker_encoder.embed(clip), atol=2e-5, rtol=0)
+        assert (codes is not None) == with_codes
+        assert codes is None or torch.equal(codes, model.speech_tokenizer.encode(clip))
+    references.encode_loaded()
+    assert bursts == [[True, False, True], []]
+
+
+def test_an_error_in_a_burst_is_its_own(model: Qwen3TTS) -> None:
+    def load() -> np.ndarray:
+        raise OSError("no such file")
+
+    loads, references = Loads(), References(model)
+    good, bad = loads.voice("good"), voice("bad", load=load)
+    for reference in (bad, good):
+        references.load(reference, with_codes=True)
+    references.encode_loaded()
+    assert references.encode(good, with_codes=True)[1] is not None
+    with pytest.raises(OSError, match="no such file"):
+        references.encode(bad, with_codes=True)
+    assert loads.keys == ["good"]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("too long"), ValueError("not a clip")])
+def test_what_cannot_be_encoded_leaves_the_others_alone(
+    model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    embed = SpeakerEncoder.embed_batch
+
+    def failing(self: SpeakerEncoder, audio: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if lengths.max() > 12_000:
+            raise error
+        return embed(self, audio, lengths)
+
+    monkeypatch.setattr(SpeakerEncoder, "embed_batch", failing)
+    loads, references = Loads(), References(model)
+    voices = {key: loads.voice(key, seconds) for key, seconds in (("long", 0.6), ("short", 0.3))}
+    for reference in voices.values():
+        references.load(reference, with_codes=True)
+    references.encode_loaded()
+    assert references.encode(voices["short"], with_codes=True)[1] is not None
+    for _ in range(2):
+        with pytest.raises(type(error), match=str(error)):
+            references.encode(voices["long"], with_codes=True)
+    assert loads.keys == ["long", "short"]

@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -25,6 +26,7 @@ from tts_batch.engine.watchdog import Unit, Watchdog, all_stacks
 
 logger = logging.getLogger(__name__)
 
+BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
 POLL_S = 0.01
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
@@ -154,7 +156,22 @@ class Generation:
             self._finished.set()
 
     def _take_in(self) -> None:
-        while self._runner.room > 0 and not self._exhausted and not self._closing.is_set():
+        """Fill the runner with the requests that are ready, burst by burst."""
+        ready = self._ready_requests()
+        while burst := list(islice(ready, max(0, min(self._runner.room, BURST)))):
+            for request in burst:
+                if self._closing.is_set():
+                    return
+                with self._watchdog.unit("load", request.request_id):
+                    self._preparer.load(request)
+            with self._watchdog.unit("encode references"):
+                self._preparer.encode_loaded()
+            for request in burst:
+                self._prepare(request)
+
+    def _ready_requests(self) -> Iterator[SpeechRequest]:
+        """Requests pulled until none is ready. What comes out here is owed a result."""
+        while not self._exhausted and not self._closing.is_set():
             try:
                 request = next(self._requests)
             except StopIteration:
@@ -162,24 +179,22 @@ class Generation:
                 return
             if request is None:
                 return
-            self._admit(request)
+            with self._lock:
+                duplicate = request.request_id in self._in_flight
+                self._in_flight.add(request.request_id)
+            if duplicate:
+                message = f"a request with the id {request.request_id!r} is already in flight."
+                self._put(error_result(request.request_id, "duplicate_id", message), ends=False)
+            else:
+                self._owed.add(request.request_id)
+                yield request
 
-    def _admit(self, request: SpeechRequest) -> None:
-        with self._lock:
-            duplicate = request.request_id in self._in_flight
-            self._in_flight.add(request.request_id)
-        if duplicate:
-            message = f"a request with the id {request.request_id!r} is already in flight."
-            self._put(error_result(request.request_id, "duplicate_id", message), ends=False)
-            return
-        self._owed.add(request.request_id)
+    def _prepare(self, request: SpeechRequest) -> None:
         try:
             with self._watchdog.unit("prepare", request.request_id):
-                row = self._preparer.prepare(request)
+                self._runner.add(self._preparer.prepare(request))
         except Exception as error:
             self._put(failure_result(request.request_id, error))
-        else:
-            self._runner.add(row)
 
     def _advance(self) -> None:
         try:

@@ -18,7 +18,10 @@ FRAMES_PER_TEXT_TOKEN = 4  # roughly what speech takes; only the order of rows h
 
 
 class Preparer:
-    """Prepares requests one by one, on the engine's compute thread."""
+    """Prepares requests on the engine's compute thread.
+
+    `prepare` does all that one request needs. Before a burst of them, `load` each and call `encode_loaded`.
+    """
 
     def __init__(self, model: Qwen3TTS, store: VoiceStore | None = None) -> None:
         """With a store, voices that an earlier run encoded are not encoded again."""
@@ -35,11 +38,20 @@ class Preparer:
         if self._store is not None:
             self._store.flush()
 
+    def load(self, request: SpeechRequest) -> None:
+        """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""
+        if request.reference is not None and self._clones(request):
+            self._references.load(request.reference, with_codes=not request.x_vector_only)
+
+    def encode_loaded(self) -> None:
+        """Encode the references that were loaded, together."""
+        self._references.encode_loaded()
+
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         """Raises an exception that `results.failure_result` turns into the row's reason."""
         started_s = time.monotonic()
         x_vector = ref_codes = None
-        if request.task == "base" and self._model.config.kind == "base" and request.reference is not None:
+        if request.reference is not None and self._clones(request):
             x_vector, ref_codes = self._references.encode(request.reference, with_codes=not request.x_vector_only)
         prompt = build_prompt(
             self._model.config,
@@ -76,3 +88,6 @@ class Preparer:
                 "text_tokens": prompt.num_text_tokens,
             },
         )
+
+    def _clones(self, request: SpeechRequest) -> bool:
+        return request.task == "base" and self._model.config.kind == "base"

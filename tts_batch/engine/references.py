@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tts_batch.engine.reference_encoder import ReferenceEncoder
 from tts_batch.engine.request import Reference
 from tts_batch.engine.voice_store import VoiceStore
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
+
+logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 1_024
 MAX_BYTES = 512 * 2**20
@@ -35,9 +39,18 @@ class _Entry:
     def is_whole(self, with_codes: bool) -> bool:
         return self.x_vector is not None and (self.codes is not None or not with_codes)
 
+    def fill(self, x_vector: Tensor | None, codes: Tensor | None) -> None:
+        """Take what is missing."""
+        self.x_vector = x_vector if self.x_vector is None else self.x_vector
+        self.codes = codes if self.codes is None else self.codes
+
 
 class References:
-    """The voices of one engine. Used from its compute thread only."""
+    """The voices of one engine. Used from its compute thread only.
+
+    `encode` does all that one voice needs. Where several are wanted, `load` each and call `encode_loaded` before:
+    together they take a small part of the time that they take one by one.
+    """
 
     def __init__(
         self,
@@ -46,11 +59,28 @@ class References:
         max_bytes: int = MAX_BYTES,
         store: VoiceStore | None = None,
     ) -> None:
-        self._model = model
+        self._device = model.device
+        self._encoder = ReferenceEncoder(model)
         self._store = store
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._num_bytes = 0
+        self._loaded: dict[str, tuple[_Entry, bool]] = {}  # for `encode_loaded`, and whether with codes
+
+    def load(self, reference: Reference, *, with_codes: bool) -> None:
+        """Load the clip for `encode_loaded`, unless the voice is known. What goes wrong, `encode` raises."""
+        entry = self._load(reference, with_codes)
+        if entry.error is None and not entry.is_whole(with_codes):
+            _, codes_too = self._loaded.get(reference.key, (entry, False))
+            self._loaded[reference.key] = entry, with_codes or codes_too
+
+    def encode_loaded(self) -> None:
+        """Encode what was loaded, together. What this fails for, `encode` tries again alone."""
+        loaded, self._loaded = self._loaded, {}
+        try:
+            self._encode(loaded)
+        except Exception as error:
+            logger.warning("some of %d references could not be encoded together: %s", len(loaded), error)
 
     def encode(self, reference: Reference, *, with_codes: bool) -> tuple[Tensor, Tensor | None]:
         """The voice of a reference, as given with it or encoded here once.
@@ -60,45 +90,60 @@ class References:
 
         Raises whatever `reference.load` raises, again for every request of the same key.
         """
-        entry = self._entries.pop(reference.key, None) or _Entry()
-        self._num_bytes -= entry.num_bytes
-        try:
-            self._complete(entry, reference, with_codes)
-        finally:
-            self._entries[reference.key] = entry
-            self._num_bytes += entry.num_bytes
-            while len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes:
-                self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes
+        entry = self._load(reference, with_codes)
+        if not entry.is_whole(with_codes):
+            if entry.error is not None:
+                raise entry.error.with_traceback(None)
+            self._encode({reference.key: (entry, with_codes)})
         assert entry.x_vector is not None
         return entry.x_vector, entry.codes if with_codes else None
 
-    def _complete(self, entry: _Entry, reference: Reference, with_codes: bool) -> None:
-        device = self._model.device
+    def _load(self, reference: Reference, with_codes: bool) -> _Entry:
+        """The entry of a reference: whole, or with its audio, or with an error."""
+        entry = self._take_out(reference.key) or _Entry()
         if entry.x_vector is None and reference.x_vector is not None:
-            entry.x_vector = torch.tensor(reference.x_vector, device=device)
+            entry.x_vector = torch.tensor(reference.x_vector, device=self._device)
         if entry.codes is None and reference.codes is not None:
-            entry.codes = torch.tensor(reference.codes, device=device, dtype=torch.int64)
-        if entry.is_whole(with_codes):
-            return
-        if self._store is not None and (stored := self._store.load(reference.key)) is not None:
-            entry.x_vector, entry.codes = stored
-            if entry.is_whole(with_codes):
-                return
-        if entry.error is not None:
-            raise entry.error.with_traceback(None)
-        if entry.audio is None:
+            entry.codes = torch.tensor(reference.codes, device=self._device, dtype=torch.int64)
+        is_new = entry.audio is None and entry.error is None
+        if is_new and not entry.is_whole(with_codes) and self._store is not None:
+            entry.fill(*self._store.load(reference.key) or (None, None))
+        if is_new and not entry.is_whole(with_codes):
             try:
                 entry.audio = reference.load()
             except Exception as error:
                 entry.error = error
-                raise
-        speaker_encoder, speech_tokenizer = self._model.speaker_encoder, self._model.speech_tokenizer
-        if entry.x_vector is None:
-            assert speaker_encoder is not None, "a reference is encoded for a Base model only"
-            entry.x_vector = speaker_encoder.embed(entry.audio)
-        if entry.codes is None and with_codes:
-            entry.codes = speech_tokenizer.encode(entry.audio)
-        if self._store is not None:
-            self._store.save(reference.key, entry.x_vector, entry.codes)
-        if entry.codes is not None:
-            entry.audio = None
+        self._put_in(reference.key, entry)
+        return entry
+
+    def _encode(self, loaded: dict[str, tuple[_Entry, bool]]) -> None:
+        """Make entries whole that have their audio. Raises OutOfMemoryError after making all that fit."""
+        clips = [entry.audio for entry, _ in loaded.values()]
+        voices = self._encoder.encode(clips, [wanted and entry.codes is None for entry, wanted in loaded.values()])
+        too_big = None
+        for (key, (entry, _)), voice in zip(loaded.items(), voices, strict=True):
+            if isinstance(voice, torch.OutOfMemoryError):
+                too_big = voice
+                continue
+            self._take_out(key)
+            entry.fill(*voice)
+            if entry.codes is not None:
+                entry.audio = None
+            self._put_in(key, entry)
+            if self._store is not None:
+                self._store.save(key, entry.x_vector, entry.codes)
+        if too_big is not None:
+            raise too_big
+
+    # An entry changes its size outside only.
+
+    def _take_out(self, key: str) -> _Entry | None:
+        entry = self._entries.pop(key, None)
+        self._num_bytes -= entry.num_bytes if entry else 0
+        return entry
+
+    def _put_in(self, key: str, entry: _Entry) -> None:
+        self._entries[key] = entry
+        self._num_bytes += entry.num_bytes
+        while len(self._entries) > self._max_entries or self._num_bytes > self._max_bytes:
+            self._num_bytes -= self._entries.popitem(last=False)[1].num_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -156,6 +157,55 @@ def test_evicted_rows_start_again() -> None:
     assert summary(run(runner, evicted)) == {
         row.request.request_id: expected[row.request.request_id] for row in evicted
     }
+
+
+@settings(max_examples=8, deadline=None)
+@given(step=st.integers(0, 9), cancelled=st.integers(0, 4), frames_per_visit=st.integers(1, 3))
+def test_a_row_cancelled_at_any_step_leaves_the_others_untouched(
+    step: int, cancelled: int, frames_per_visit: int
+) -> None:
+    runner = continuous("custom_voice", max_num_seqs=3, frames_per_visit=frames_per_visit)
+    rows = prepared("custom_voice", SAMPLED)[:5]
+    for row in rows:
+        if runner.room:
+            runner.add(row)
+    waiting = list(rows[runner._scheduler.look_ahead :])
+    decoded: dict[str, DecodedRow] = {}
+    for _ in range(step):
+        decoded |= {row.prepared.request.request_id: row for row in runner.step()}
+    name = f"row{cancelled}"
+    found = runner.cancel(name)
+    assert not runner.cancel(name)
+    assert found == (name not in decoded and rows[cancelled] not in waiting)
+    decoded |= run(runner, waiting)
+    expected = reference_codes("custom_voice", SAMPLED)
+    names = {row.request.request_id for row in rows} - ({name} if found else set())
+    assert summary(decoded) == {name: expected[name] for name in names}
+    assert runner._scheduler.pages.num_free == 64
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 7, 64])
+def test_sampled_codes_are_the_same_at_every_batch_size_and_in_any_order(max_num_seqs: int) -> None:
+    rows = many_rows()
+    order = random.Random(max_num_seqs).sample(range(64), 64)
+    runner = continuous("custom_voice", max_num_seqs=max_num_seqs, num_pages=512)
+    decoded = summary(run(runner, [rows[i] for i in order]))
+    assert decoded == many_codes()
+    assert len({str(codes) for codes, _, _ in decoded.values()}) > 60
+
+
+@functools.cache
+def many_rows() -> tuple[PreparedRow, ...]:
+    rows = prepared("custom_voice", SAMPLED)
+    return tuple(
+        replace(rows[i % 7], request=replace(rows[i % 7].request, request_id=f"{i}", seed=i, max_frames=1 + i % 2))
+        for i in range(64)
+    )
+
+
+@functools.cache
+def many_codes() -> dict[str, tuple[list[list[int]], str, bool]]:
+    return summary(run(LockstepRunner(load("custom_voice"), 16), many_rows()))
 
 
 def test_both_runners_end_a_loop_at_the_same_frame() -> None:

@@ -18,8 +18,10 @@ from transformers import (
 )
 
 from tests.golden.cases import SAMPLED_CASES
+from tts_batch.engine.kernels.sampling import sample_code, sample_code0
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.request import SamplingParams
+from tts_batch.engine.request_state import RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
 
 VOCAB, EOS = 3_072, 2_150
@@ -156,16 +158,46 @@ def test_draws_have_the_reference_probabilities(params: SamplingParams) -> None:
     draws, history = 6_000, [3, 5, 8]
     logits = 3 * torch.randn(VOCAB, generator=torch.Generator().manual_seed(11))
     logits[[EOS, 2_149, 3]] = logits.max() + torch.tensor([0.0, 1.0, 0.5])  # allowed, suppressed, penalised
-    probabilities = reference_talker_scores(logits, history, params).double().softmax(-1).numpy()
+    probabilities = reference_talker_scores(logits, history, params).double().softmax(-1)
 
     table = SamplingTable.build([params], "cpu")
     scores = run_talker(logits[None], [history], [params])
     keys = frame_keys(seed_words(range(draws)), torch.full((draws,), len(history)))
-    counts = np.bincount(table.talker.choose(scores, keys[:, 0]).numpy(), minlength=VOCAB)
+    assert_drawn_from(table.talker.choose(scores, keys[:, 0]), probabilities)
 
+
+@pytest.mark.parametrize("codebook", [0, 5])
+def test_the_frame_loop_draws_with_the_reference_probabilities(codebook: int) -> None:
+    """Runner v2's sampler, on slots in any order: every row has a seed and a frame of its own."""
+    rows, params = 3_000, SamplingParams(top_p=0.9, subtalker_top_p=0.9)
+    state = RequestState(StateShape(rows, 8, VOCAB, 4, 1, 1, pad_text_id=0), torch.float32, "cpu")
+    state.done.fill_(RUNNING)
+    state.max_frames.fill_(9)
+    state.num_frames.copy_(2 + torch.arange(rows) % 3)
+    state.seeds.copy_(seed_words(range(rows)))
+    for field, values in zip((state.warp_floats, state.warp_ints), warp_rows([params]), strict=True):
+        field.copy_(values)
+    width = VOCAB if codebook == 0 else 2_048
+    logits = 3 * torch.randn(width, generator=torch.Generator().manual_seed(codebook))
+    slots = torch.randperm(rows, generator=torch.Generator().manual_seed(1)).to(torch.int32)
+    codes = torch.zeros(rows, 16, dtype=torch.int32)
+    if codebook == 0:
+        logits[EOS] = -100.0  # an EOS would end the row
+        probabilities = reference_talker_scores(logits, [], params)
+        sample_code0(state, slots, logits.expand(rows, -1), EOS, codes, torch.zeros(VOCAB, 1), torch.zeros(rows, 1))
+    else:
+        probabilities = reference_warpers(0.9, 50, 0.9)(None, logits[None])[0]
+        sample_code(state, slots, logits.expand(rows, -1), codebook, codes, None, None)
+    assert_drawn_from(codes[:, codebook], probabilities.double().softmax(-1))
+
+
+def assert_drawn_from(codes: torch.Tensor, probabilities: torch.Tensor) -> None:
+    """Chi-square, within five standard deviations."""
+    counts = torch.bincount(codes.long(), minlength=len(probabilities)).double()
+    expected = len(codes) * probabilities
     assert counts[probabilities == 0].sum() == 0
-    expected = draws * probabilities
     often = expected >= 5
     statistic = ((counts - expected)[often] ** 2 / expected[often]).sum()
-    degrees = often.sum() - 1
-    assert abs(statistic - degrees) < 5 * np.sqrt(2 * degrees)
+    degrees = int(often.sum()) - 1
+    assert degrees > 1
+    assert abs(statistic - degrees) < 5 * (2 * degrees) ** 0.5

@@ -53,7 +53,7 @@ class Runner(Protocol):
         """Whether `step` has anything to do."""
 
     def add(self, row: PreparedRow) -> None:
-        """Take a row in. Evicted rows may be added again without room: they wait."""
+        """Take a row in, or raise a PromptError if it can never fit. Evicted rows may be added again without room."""
 
     def step(self) -> list[DecodedRow]:
         """Go on by a frame or a few; return the rows that ended. After an exception, `evict` and add again."""

@@ -37,6 +37,7 @@ from tts_batch.engine.request_state import (
 )
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.engine.scheduler import ActiveRow, PagePool, Scheduler
+from tts_batch.model.prompt import PromptError
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -128,13 +129,13 @@ class ContinuousRunner:
                 self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
 
     def add(self, row: PreparedRow) -> None:
-        """Raises EngineError when the row could never fit."""
         needed = self._scheduler.num_pages_for(row)
         if needed > self._scheduler.pages.num_pages or row.request.max_frames > self.settings.max_frames:
-            raise EngineError(
+            raise PromptError(
+                "text_too_long",
                 f"a prompt of {row.prompt.num_tokens} tokens with a budget of {row.request.max_frames} frames does not "
                 f"fit: at most {self.settings.max_frames} frames and "
-                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache"
+                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache.",
             )
         self._scheduler.add(row)
 

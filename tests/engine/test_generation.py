@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -107,7 +108,7 @@ class PickyPreparer(ScriptedPreparer):
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         if request.text in self.ERRORS:
-            raise self.ERRORS[request.text]
+            raise self.ERRORS[request.text].with_traceback(None)
         return super().prepare(request)
 
 
@@ -483,3 +484,32 @@ def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.Monkey
     assert steps == [
         "load a", "load b", "load c", "encode", "prepare a", "prepare b", "prepare c", "load d", "encode", "prepare d",
     ]  # fmt: skip
+
+
+def test_ten_thousand_requests_through_sixteen_slots_leave_nothing() -> None:
+    runner, code2wav, held = ScriptedRunner(16), ScriptedCode2Wav(), []
+
+    def requests() -> Iterator[SpeechRequest | None]:
+        for i in range(10_000):
+            yield ask(str(i), max_frames=1 + i % 5, text="typed" if i % 97 == 0 else "fine")
+            if i % 1_000 == 0:
+                yield None
+
+    generation = scripted_generation(requests(), runner, code2wav=code2wav, preparer=PickyPreparer())
+    ends: Counter[str] = Counter()
+    tracemalloc.start()
+    for i, result in enumerate(generation.results()):
+        ends[result.reason or result.finish_reason] += 1
+        if i % 50 == 0:
+            generation.cancel(str(i + 10))
+        if i in (2_000, 9_000):
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sum(ends.values()) == 10_000
+    assert set(ends) == {"stop", "ref_unreadable", "cancelled"}
+    assert held[1] - held[0] < 50 * 7_000  # bytes: a queue more or less, but nothing of every request
+    assert (runner.busy, code2wav.busy) == (False, False)
+    assert (generation._owed, generation._in_flight, generation._cancelled) == (set(), set(), set())
+    assert generation._watchdog._seen.keys() <= {str(i) for i in range(10_000)}
+    assert len(generation._watchdog._seen) <= 16 + 32

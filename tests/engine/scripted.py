@@ -62,6 +62,9 @@ class ScriptedRunner:
     def add(self, row: PreparedRow) -> None:
         self.waiting.append(row)
 
+    def start_waiting(self) -> None:
+        """Nothing begins before `step`."""
+
     def step(self) -> list[DecodedRow]:
         while self.waiting and len(self.active) < self.max_num_seqs:
             row = self.waiting.pop(0)

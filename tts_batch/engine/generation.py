@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import torch
 
@@ -25,6 +26,8 @@ from tts_batch.engine.runner import Runner
 from tts_batch.engine.watchdog import Unit, Watchdog, all_stacks
 
 logger = logging.getLogger(__name__)
+
+Done = TypeVar("Done")
 
 BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
 POLL_S = 0.01
@@ -168,6 +171,7 @@ class Generation:
                 self._preparer.encode_loaded()
             for request in burst:
                 self._prepare(request)
+            self._run(self._runner.start_waiting)  # the device reads these prompts while the host prepares the next
 
     def _ready_requests(self) -> Iterator[SpeechRequest]:
         """Requests pulled until none is ready. What comes out here is owed a result."""
@@ -197,14 +201,17 @@ class Generation:
             self._put(failure_result(request.request_id, error))
 
     def _advance(self) -> None:
+        for row in self._run(self._runner.step) or ():
+            self._code2wav.submit(row)
+
+    def _run(self, work: Callable[[], Done]) -> Done | None:
+        """Let the runner work; where its memory runs out it starts again, smaller."""
         try:
             with self._watchdog.unit("decode"):
-                decoded = self._runner.step()
+                return work()
         except torch.OutOfMemoryError:
             self._lower_limit()
-        else:
-            for row in decoded:
-                self._code2wav.submit(row)
+            return None
 
     def _lower_limit(self) -> None:
         """Start again with half as many rows; a row that does not even fit alone fails."""

@@ -55,6 +55,9 @@ class Runner(Protocol):
     def add(self, row: PreparedRow) -> None:
         """Take a row in, or raise a PromptError if it can never fit. Evicted rows may be added again without room."""
 
+    def start_waiting(self) -> None:
+        """Begin with the waiting rows that there is room for, if that can go on beside the host: step() does it too."""
+
     def step(self) -> list[DecodedRow]:
         """Go on by a frame or a few; return the rows that ended. After an exception, `evict` and add again."""
 

@@ -46,6 +46,9 @@ class LockstepRunner:
     def add(self, row: PreparedRow) -> None:
         self._waiting.append(row)
 
+    def start_waiting(self) -> None:
+        """A batch begins when it is complete."""
+
     @torch.inference_mode()
     def step(self) -> list[DecodedRow]:
         if self._batch is None:

@@ -140,10 +140,14 @@ class ContinuousRunner:
         self._scheduler.add(row)
 
     @torch.inference_mode()
-    def step(self) -> list[DecodedRow]:
+    def start_waiting(self) -> None:
         admitted = self._scheduler.admit(time.monotonic())
         if admitted:
             self._start(admitted)
+
+    @torch.inference_mode()
+    def step(self) -> list[DecodedRow]:
+        self.start_waiting()
         previous, self._window = self._window, self._launch_window()
         return self._harvest(previous) if previous else []
 

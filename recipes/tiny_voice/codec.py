@@ -206,7 +206,8 @@ def train(codec: Codec, corpus: Corpus, args: argparse.Namespace, log: Log) -> N
         frames = CROP_FRAMES[step % len(CROP_FRAMES)]
         batch = int(args.seconds_per_step * 12.5) // frames
         starts = torch.randint(len(corpus.phonemes) - frames, (batch,), device=args.device)
-        audio = corpus.waveform(starts, frames)
+        rows = starts[:, None] + torch.arange(frames, device=args.device)
+        audio = corpus.waveform(rows)
         levels = codec.acoustic.usage.shape[0]
         depth = torch.full((batch,), levels, device=args.device)
         if codec.training:  # half of the items, but never all, use fewer codebooks
@@ -214,8 +215,7 @@ def train(codec: Codec, corpus: Corpus, args: argparse.Namespace, log: Log) -> N
 
         decoded, commitment, logits = codec(audio, depth)
         spectrum = spectral(decoded, audio)
-        labels = corpus.phonemes[starts[:, None] + torch.arange(frames, device=args.device)].long()
-        phonemes = F.cross_entropy(logits.flatten(0, 2), labels.flatten())
+        phonemes = F.cross_entropy(logits.flatten(0, 2), corpus.phonemes[rows].long().flatten())
         loss = spectrum + COMMITMENT * commitment + PHONEMES * phonemes
         told = {}
         if discriminator:

@@ -56,10 +56,10 @@ class Corpus:
         """How much speech there is."""
         return len(self.phonemes) / 12.5 / 3600
 
-    def waveform(self, starts: Tensor, frames: int) -> Tensor:
-        """Float32 [B, frames * 1920] of the audio from frames `starts` [B] on."""
-        samples = starts[:, None] * SAMPLES_PER_FRAME + torch.arange(frames * SAMPLES_PER_FRAME, device=starts.device)
-        return self.audio[samples.clamp(max=len(self.audio) - 1)].float() / 32768
+    def waveform(self, frames: Tensor) -> Tensor:
+        """Float32 [B, T * 1920] of the frames [B, T]; beyond the last there is only the last."""
+        whole = self.audio.view(-1, SAMPLES_PER_FRAME)
+        return whole[frames.clamp(max=len(whole) - 1)].flatten(1).float() / 32768
 
     @torch.no_grad()
     def encode(self, encoder: CodecEncoder, batch_frames: int = 20_000) -> Tensor:
@@ -73,11 +73,11 @@ class Corpus:
             lengths = torch.from_numpy(self.lengths[clips]).to(codes.device)
             longest = int(self.lengths[clips].max())
             steps = torch.arange(longest, device=codes.device)
-            rows = (starts[:, None] + steps).clamp(max=len(codes) - 1)
+            frames = starts[:, None] + steps
             # What follows a clip in the corpus enters here too; the encoder is causal, so its codes just go unused.
-            encoded = encoder(self.waveform(starts, longest)[:, None], 16)
+            encoded = encoder(self.waveform(frames)[:, None], 16)
             inside = steps < lengths[:, None]
-            codes[rows[inside]] = encoded.transpose(1, 2)[inside].short()
+            codes[frames[inside]] = encoded.transpose(1, 2)[inside].short()
         return codes
 
 

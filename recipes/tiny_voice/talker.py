@@ -123,9 +123,8 @@ class References:
         frames = int(torch.randint(*REFERENCE_FRAMES, ()))
         start, length = self.starts[clips], self.lengths[clips]
         offset = (torch.rand(len(clips), device=clips.device) * (length - frames + 1).clamp(min=1)).long()
-        samples = torch.arange(frames * 1920, device=clips.device) % (length * 1920)[:, None]
-        audio = self.corpus.audio[((start + offset) * 1920)[:, None] + samples].float() / 32768
-        padded = F.pad(audio, (384, 384), mode="reflect")
+        rows = torch.arange(frames, device=clips.device) % length[:, None]
+        padded = F.pad(self.corpus.waveform((start + offset)[:, None] + rows), (384, 384), mode="reflect")
         spectrum = torch.stft(padded, 1024, 256, window=self.window, center=False, return_complex=True)
         magnitude = torch.sqrt(torch.view_as_real(spectrum).pow(2).sum(-1) + 1e-9)
         return torch.log((self.filters @ magnitude).clamp(min=1e-5)).transpose(1, 2)

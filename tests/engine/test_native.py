@@ -158,3 +158,14 @@ def test_what_cannot_be_had_is_said_at_once(settings: dict[str, str], message: s
     folder = str(build_tiny("tiny-random", "custom_voice"))
     with pytest.raises(EngineConfigError, match=message):
         NativeEngine(EngineConfig(**{"model": folder, "device": "cpu", **settings}))
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_the_neighbours_of_a_clip_change_no_sample_of_it(open_tiny: Open, runner: str) -> None:
+    engine = open_tiny(max_num_seqs=4, runner=runner)
+    requests = [ask(f"{i}", seed=i, max_frames=2 + 2 * i) for i in range(4)]
+    together = {result.request_id: result.audio for result in engine.generate(iter(requests))}
+    alone = {result.request_id: result.audio for one in requests for result in engine.generate([one])}
+    for request_id, audio in together.items():
+        assert audio is not None
+        np.testing.assert_array_equal(audio, alone[request_id])

@@ -29,7 +29,7 @@ Progress = Literal["auto", "bar", "plain", "none"]
 class JobConfig(BaseModel):
     """What `tts-batch synth` does, whole. Unknown keys are errors. Paths here are relative to the working folder."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     data: tuple[str, ...] = Field(
         min_length=1, description="Input tables: files or globs (.parquet .csv .tsv .jsonl .txt)."

@@ -41,6 +41,7 @@ def test_absolute_and_remote_tables_stay(tmp_path: Path) -> None:
     [
         ("data: a.csv\nout: o\ntemprature: 1\n", "did you mean 'temperature'"),
         ("data: a.csv\nout: o\ntop_k: many\n", "'top_k' cannot be 'many'"),
+        ("data: a.csv\nout: o\ntemperature: .inf\n", "'temperature' cannot be inf"),
         ("data: [unclosed\n", "cannot be read"),
         ("- a.csv\n", "must be a mapping"),
         ("", "must be a mapping"),

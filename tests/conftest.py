@@ -10,6 +10,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; programs th
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure: `timeout` in pyproject.toml ends what hangs.
+settings.register_profile("patient", parent=settings.default, deadline=None)
+settings.load_profile("patient")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 

@@ -199,7 +199,7 @@ def ends(studio: Studio, limit: int) -> Iterator[str]:
         close = sum(0.7 <= ratio <= 1.3 for ratio in ratios)
         yield (
             f"{name}: {len(ratios)} of {len(texts)} ended; {close} within 30 % of espeak-ng's duration; "
-            f"median ratio {statistics.median(ratios):.2f}"
+            f"median ratio {statistics.median(ratios or [float('nan')]):.2f}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ def prepared_row(request: SpeechRequest, ref_codes: torch.Tensor | None = None) 
 
 class ScriptedPreparer:
     """Prepares at once."""
+
+    def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
+        pass
 
     def load(self, request: SpeechRequest) -> None:
         pass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,16 +94,22 @@ class Workload:
 
 
 def _reference(index: int, generator: np.random.Generator) -> Reference:
-    """A voice-like clip and a transcript of a length to match."""
-    seconds, pitch_hz = generator.uniform(*REFERENCE_S), generator.uniform(90, 250)
+    """A voice-like clip, which costs nothing to load, and a transcript of a length to match."""
+    seconds = generator.uniform(*REFERENCE_S)
 
     def load() -> NDArray[np.float32]:
-        t = np.arange(round(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
-        wave = sum(np.sin(2 * np.pi * pitch_hz * k * t + k) / k for k in range(1, 9))
-        noise = np.random.default_rng(index).normal(0, 0.01, len(t))
-        return (0.15 * wave * (0.3 + np.abs(np.sin(2 * np.pi * 2.1 * t))) + noise).astype(np.float32)
+        first = index * 997 % SAMPLE_RATE_HZ
+        return _hum()[first : first + round(seconds * SAMPLE_RATE_HZ)].copy()
 
     return Reference(key=f"voice{index}", load=load, text=" ".join(WORDS[: max(1, int(seconds * 3))]))
+
+
+@cache
+def _hum() -> NDArray[np.float32]:
+    t = np.arange(8 * SAMPLE_RATE_HZ) / SAMPLE_RATE_HZ
+    wave = sum(np.sin(2 * np.pi * (140 + 20 * np.sin(t)) * k * t + k) / k for k in range(1, 9))
+    noise = np.random.default_rng(0).normal(0, 0.01, len(t))
+    return (0.15 * wave * (0.3 + np.abs(np.sin(2 * np.pi * 2.1 * t))) + noise).astype(np.float32)
 
 
 def _text(generator: np.random.Generator, num_tokens: int, count_tokens: Callable[[str], int]) -> str:

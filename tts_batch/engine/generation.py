@@ -162,6 +162,7 @@ class Generation:
         """Fill the runner with the requests that are ready, burst by burst."""
         ready = self._ready_requests()
         while burst := list(islice(ready, max(0, min(self._runner.room, BURST)))):
+            self._preparer.load_ahead(burst)
             for request in burst:
                 if self._closing.is_set():
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tts_batch.engine.references import References
@@ -20,7 +21,7 @@ FRAMES_PER_TEXT_TOKEN = 4  # roughly what speech takes; only the order of rows h
 class Preparer:
     """Prepares requests on the engine's compute thread.
 
-    `prepare` does all that one request needs. Before a burst of them, `load` each and call `encode_loaded`.
+    `prepare` does all that one request needs. Before a burst of them, `load_ahead`, `load` each, `encode_loaded`.
     """
 
     def __init__(self, model: Qwen3TTS, store: VoiceStore | None = None) -> None:
@@ -37,6 +38,10 @@ class Preparer:
         """Finish writing to the store."""
         if self._store is not None:
             self._store.flush()
+
+    def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
+        """Begin to load the references of a burst, several at once."""
+        self._references.load_ahead(r.reference for r in requests if r.reference is not None and self._clones(r))
 
     def load(self, request: SpeechRequest) -> None:
         """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""

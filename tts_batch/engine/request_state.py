@@ -83,19 +83,20 @@ class RequestState:
     def start(self, slots: Tensor, rows: AdmittedRows) -> None:
         """Write every field of the given slots int64 [N], so that nothing of an earlier request is read."""
         self.positions[slots] = rows.prompt_lens
-        self.num_frames[slots] = 0
+        # index_fill_, not assignment: to assign a number to indexed places makes the host wait for the device.
+        self.num_frames.index_fill_(0, slots, 0)
         self.max_frames[slots] = rows.max_frames
         self.end_at[slots] = rows.end_at
-        self.seen[slots] = False
-        self.repeats[slots] = 0
-        self.few[slots] = 0
+        self.seen.index_fill_(0, slots, False)
+        self.repeats.index_fill_(0, slots, 0)
+        self.few.index_fill_(0, slots, 0)
         self.trailing_ids[slots, : rows.trailing_ids.shape[1]] = rows.trailing_ids
         self.trailing_lens[slots] = rows.trailing_lens
         self.block_table[slots, : rows.block_table.shape[1]] = rows.block_table
         self.seeds[slots] = rows.seeds
         self.warp_floats[slots] = rows.warp_floats
         self.warp_ints[slots] = rows.warp_ints
-        self.done[slots] = RUNNING
+        self.done.index_fill_(0, slots, RUNNING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ class ContinuousRunner:
         slots = self._upload(torch.tensor([row.slot for row in ended]))
         lens = [int(num_frames[row.slot]) for row in ended]
         codes = self._state.codes[:, : max(lens)][slots]  # a copy: the slots may be taken again at once
-        self._state.done[slots] = DONE_CANCELLED
+        self._state.done.index_fill_(0, slots, DONE_CANCELLED)
         for row in ended:
             self._scheduler.release(row)
         return [

@@ -41,6 +41,10 @@ class VoiceStore:
         self._pending: list[tuple[str, HostCopy, HostCopy | None]] = []
         self._is_writable = True
 
+    def holds(self, key: str) -> bool:
+        """Whether there is a file of this voice (which may turn out not to be readable)."""
+        return self._path(key).exists()
+
     def load(self, key: str) -> tuple[Tensor, Tensor | None] | None:
         """A voice as the encoders give it: x-vector, and codes if they were ever needed. None if it is not here."""
         path = self._path(key)

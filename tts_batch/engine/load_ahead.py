@@ -1,0 +1,53 @@
+"""References loaded side by side: reading a clip takes the host longer than encoding it takes the device."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.engine.request import Reference
+
+MAX_THREADS = 8
+
+
+class LoadAhead:
+    """Clips on their way, by key. Threads live as long as there is something to load, and end with the process."""
+
+    def __init__(self) -> None:
+        self._clips: dict[str, Future[NDArray[np.float32]]] = {}
+
+    def start(self, references: Iterable[Reference]) -> None:
+        """Begin to load references; one whose key is on its way already is left alone."""
+        waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]] = deque()
+        for reference in references:
+            if reference.key not in self._clips:
+                self._clips[reference.key] = Future()
+                waiting.append((reference, self._clips[reference.key]))
+        if len(waiting) > 1:
+            for _ in range(min(MAX_THREADS, len(waiting))):
+                threading.Thread(target=_load, args=(waiting,), name="tts-batch-load", daemon=True).start()
+        else:
+            _load(waiting)
+
+    def take(self, reference: Reference) -> NDArray[np.float32]:
+        """The clip, loaded here and now unless it was started. Raises what its `load` raises."""
+        clip = self._clips.pop(reference.key, None)
+        # The caller's watchdog is the deadline of this wait, as it is of a load in this thread.
+        return reference.load() if clip is None else clip.result()
+
+
+def _load(waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]]) -> None:
+    while waiting:
+        try:
+            reference, clip = waiting.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        try:
+            clip.set_result(reference.load())
+        except BaseException as error:
+            clip.set_exception(error)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.engine.asking import GREEDY, ask, voice
+from tts_batch.engine.decode_pool import PoolLimits
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SamplingParams, SpeechRequest
 
@@ -65,6 +66,7 @@ def test_clips_are_runner_v1_s(open_tiny: Open, kind: str) -> None:
 def test_cancelled_in_every_state(open_tiny: Open) -> None:
     engine = open_tiny(runner="v2", max_num_seqs=3)
     runner, code2wav = engine._stages.runner, engine._stages.code2wav
+    code2wav._pool._limits = PoolLimits(max_frames=1_000, max_wait_s=60.0)  # so that rows are seen in there
     names = ["survivor", "decoding", "first frame", "code2wav", "delivery", "queued"]
     frames = {"survivor": 30, "code2wav": 2, "delivery": 2}
     requests = [ask(name, max_frames=frames.get(name, 90), seed=i, sampling=ENDLESS) for i, name in enumerate(names)]

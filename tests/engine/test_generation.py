@@ -387,17 +387,24 @@ def test_a_receiver_that_goes_away_leaves_no_thread() -> None:
     assert compute_threads() == []
 
 
+@pytest.mark.parametrize("stage", ["load", "prepare"])
 def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
     release = threading.Event()
 
     class Hangs(ScriptedPreparer):
+        def load(self, request: SpeechRequest) -> None:
+            self.hang(request, "load")
+
         def prepare(self, request: SpeechRequest) -> PreparedRow:
-            if request.request_id == "dead share":
-                release.wait(30)
+            self.hang(request, "prepare")
             return super().prepare(request)
+
+        def hang(self, request: SpeechRequest, at: str) -> None:
+            if request.request_id == "dead share" and stage == at:
+                release.wait(30)
 
     requests = [ask("a", max_frames=1), None, *[None] * 5, ask("dead share"), ask("never pulled")]
     generation = scripted_generation(requests, preparer=Hangs(), stall_timeout_s=0.2)
@@ -405,7 +412,7 @@ def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies
     assert next(results).reason is None
     stalled = next(results)
     assert (stalled.request_id, stalled.reason) == ("dead share", "stalled")
-    with pytest.raises(EngineError, match="stalled: 'prepare'"):
+    with pytest.raises(EngineError, match=f"stalled: {stage!r}"):
         next(results)
     release.set()
     wait_until(lambda: generation.stopped)

@@ -22,17 +22,15 @@ class LoadAhead:
         self._clips: dict[str, Future[NDArray[np.float32]]] = {}
 
     def start(self, references: Iterable[Reference]) -> None:
-        """Begin to load references; one whose key is on its way already is left alone."""
-        waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]] = deque()
-        for reference in references:
-            if reference.key not in self._clips:
-                self._clips[reference.key] = Future()
-                waiting.append((reference, self._clips[reference.key]))
-        if len(waiting) > 1:
-            for _ in range(min(MAX_THREADS, len(waiting))):
-                threading.Thread(target=_load, args=(waiting,), name="tts-batch-load", daemon=True).start()
-        else:
-            _load(waiting)
+        """Begin to load references; one whose key is on its way already is left alone. One by itself is `take`'s."""
+        new = {reference.key: reference for reference in references if reference.key not in self._clips}
+        if len(new) < 2:
+            return
+        started = {key: Future[NDArray[np.float32]]() for key in new}
+        self._clips |= started
+        waiting = deque((reference, started[key]) for key, reference in new.items())
+        for _ in range(min(MAX_THREADS, len(waiting))):
+            threading.Thread(target=_load, args=(waiting,), name="tts-batch-load", daemon=True).start()
 
     def take(self, reference: Reference) -> NDArray[np.float32]:
         """The clip, loaded here and now unless it was started. Raises what its `load` raises."""

@@ -135,10 +135,10 @@ def test_computes_in_bfloat16_when_asked(open_tiny: Open) -> None:
 def test_says_what_it_computes_with(open_tiny: Open) -> None:
     info = open_tiny(max_num_seqs=3, loop_frames=9).info
     assert info | {"runner": "v1", "device": "cpu", "dtype": "float32", "max_num_seqs": "3"} == info
-    assert info | {"profile": "basic", "code2wav_mode": "utterance", "code2wav_frames": "325"} == info
+    assert info | {"profile": "basic", "code2wav_mode": "utterance", "code2wav_pieces": "1"} == info
     assert info | {"repeated_frames": "9", "few_codes_frames": "9"} == info
     info = open_tiny(profile="b2", runner="v2").info
-    assert info | {"profile": "b2", "runner": "v2", "code2wav_pieces": "2", "frames_per_visit": "1"} == info
+    assert info | {"profile": "b2", "runner": "v2", "prefill_tokens": "512", "frames_per_visit": "1"} == info
 
 
 @pytest.mark.parametrize(

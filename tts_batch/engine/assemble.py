@@ -84,10 +84,6 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
 
 def _decode_pool(model: Qwen3TTS, platform: Platform, profile: Profile) -> DecodePool:
     exact = model.speech_tokenizer.decoder
-    if platform.device.type == "cpu":
-        # Width gains nothing here and changes the rounding: decoded alone, equal codes are equal samples, so that a
-        # run that was killed and resumed ends with the very files of one that was not.
-        return DecodePool(exact, platform.device, PoolLimits(max_frames=1, max_pieces=1, max_wait_s=0.0))
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
     if platform.runner == "v2" and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
         return DecodePool(FastCodecDecoder(exact, torch.bfloat16), platform.device, limits, conv_context=CONV_CONTEXT)

@@ -38,7 +38,7 @@ ON_V2 = [
 ]
 ENGINES = [
     ("v2", {}, ON_V2),
-    ("v2, no graphs", {"cuda_graph": False}, [ON_V2[0][:3] + (1,)]),
+    ("v2, no graphs", {"cuda_graph": False}, [(*ON_V2[0][:3], 1)]),
     ("v2, 64 rows", {"max_num_seqs": 64}, [("52 frames, x-vector, 256 rows", replace(FIXED, num_rows=256), False, 2)]),
     ("v1, 64 rows", {"runner": "v1"}, [("52 frames, x-vector, 128 rows", replace(FIXED, num_rows=128), False, 1)]),
 ]
@@ -85,8 +85,8 @@ def main() -> None:
         engine.close()
         del engine, preparer
         torch.cuda.empty_cache()
-    if args.json:
-        args.json.write_text(json.dumps({"machine": describe_machine(), "results": results}, indent=1))
+        if args.json:
+            args.json.write_text(json.dumps({"machine": describe_machine(), "results": results}, indent=1))
 
 
 if __name__ == "__main__":

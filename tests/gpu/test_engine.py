@@ -77,3 +77,13 @@ def test_voices_reach_the_disk(open_cuda: Open, tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.npz"))) == 3
     for result in open_cuda().generate(requests()):
         assert np.array_equal(result.codes, codes[result.request_id])
+
+
+def test_runner_v1_gives_the_same_clips(open_cuda: Open) -> None:
+    clips = {}
+    for runner in ("v1", "v2"):
+        engine = open_cuda(dtype="float32", runner=runner)
+        clips[runner] = {result.request_id: result for result in engine.generate(requests())}
+    for name, clip in clips["v1"].items():
+        assert np.array_equal(clip.codes, clips["v2"][name].codes)
+        np.testing.assert_allclose(clip.audio, clips["v2"][name].audio, rtol=0, atol=5e-5)

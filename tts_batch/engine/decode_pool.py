@@ -114,8 +114,8 @@ class DecodePool:
         self.clear()
 
     def add(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> None:
-        """Queue codes [context + wanted, 16]. `advance` calls `deliver` once, unless the row is dropped."""
-        self._pieces.append(self._piece(row_id, codes, wanted, deliver))
+        """Queue codes [context + wanted, 16], from any device. `advance` calls `deliver` once, unless dropped before."""
+        self._pieces.append(self._piece(row_id, codes.to(self._device), wanted, deliver))
 
     def advance(self, *, drain: bool) -> None:
         """Start the batches that are worth starting (with `drain`: all), and deliver those that are done, in order."""

@@ -63,6 +63,9 @@ class JobConfig(BaseModel):
     subtalker_top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     min_new_tokens: Annotated[int, Field(ge=0)] | None = None
     max_frames: Annotated[int, Field(ge=1)] | None = Field(None, description="Codec budget of every row.")
+    loop_frames: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="A take that loops for so many frames ends as failed; 0: never. None: the profile's 75."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     attempts: Annotated[int, Field(ge=1)] = 1
     retry_changes_seed: bool = Field(False, description="Further attempts of a row may leave its explicit seed.")

@@ -120,6 +120,7 @@ _JOB_OPTIONS = (
     _option(SAMPLING, "--subtalker-top-p", type=float, metavar="X"),
     _option(SAMPLING, "--min-new-tokens", type=int, metavar="N", help="No end before so many tokens."),
     _option(SAMPLING, "--max-frames", type=int, metavar="N", help="Budget of every row, 12.5 frames a second."),
+    _option(SAMPLING, "--loop-frames", type=int, metavar="N", help="End a take that loops for so long. 0: never."),
     _option(SAMPLING, "--seed", type=int, metavar="N", help="Seed of the run. Default: 0."),
     _option(SAMPLING, "--attempts", type=int, metavar="N", help="Tries a row gets. Default: 1."),
     _flag(SAMPLING, "--retry-changes-seed", help="Further attempts may leave a row's own seed."),

@@ -45,6 +45,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         runner=config.runner,
         profile=config.profile,
         code2wav_mode=config.code2wav_mode,
+        loop_frames=config.loop_frames,
         placement=config.placement,
         cuda_graph=config.cuda_graph,
         eager=config.eager,

@@ -3,6 +3,7 @@
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
 "full_after": NUMBER OF FILES, "faults": {row id: fault}}. `calls` gets a line for every request pulled.
+"endless" goes on until the row is cancelled, "assert" breaks the device until the worker is another.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
@@ -64,6 +65,7 @@ class FakeEngine:
         self._settings = settings
         self._faults: dict[str, str] = settings.get("faults", {})
         self._cancelled: set[str] = set()
+        self._broken = False
         self._late: list[SpeechResult] = []
         self._held: list[SpeechResult] = []
 
@@ -86,7 +88,11 @@ class FakeEngine:
                 working.append(request)
             if working:
                 time.sleep(self._settings.get("row_s", 0.0))
-                yield from self._finish(working.pop(0))
+                request = working.pop(0)
+                if self._faults.get(request.request_id) == "endless" and request.request_id not in self._cancelled:
+                    working.append(request)
+                else:
+                    yield from self._finish(request)
         yield from self._held
         yield from self._late
 
@@ -102,6 +108,11 @@ class FakeEngine:
             yield replace(good, audio=None, finish_reason="cancelled", eos=False)
             return
         fault = self._fault(request.request_id)
+        if fault == "assert" or self._broken:
+            self._broken = True
+            error = "CUDA error: device-side assert triggered"
+            yield replace(good, audio=None, finish_reason="error", reason="engine_error", error=error)
+            return
         assert good.audio is not None
         match fault:
             case "missing":
@@ -128,6 +139,12 @@ class FakeEngine:
                 yield replace(good, audio=np.zeros_like(good.audio))
             case "loud":
                 yield replace(good, audio=good.audio * 4)
+            case "noise":
+                noise = 0.1 * np.random.default_rng(0).standard_normal(good.audio.size)
+                yield replace(good, audio=noise.astype(np.float32))
+            case "leak":
+                assert request.reference is not None
+                yield replace(good, audio=np.concatenate([request.reference.load(), good.audio]))
             case "length" | "loop":
                 yield replace(good, finish_reason=fault, eos=False, num_frames=request.max_frames)
             case "at_budget":

@@ -41,7 +41,8 @@ __all__ = ["Clip", "SynthResult", "Synthesizer", "synth"]
 _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
-    {"data", "out", "limit", "shard", "launcher", "gpus", "attempts", "takes"}
+    {"data", "out", "limit", "shard", "launcher", "gpus", "attempts", "takes", "retry_changes_seed"}
+    | {"row_time_limit", "checks", "redo"}
     | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
 )
 

@@ -68,7 +68,9 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     ("args", "words"),
     [
         (["--top-p", "2"], "'top_p' cannot be 2.0"),
-        (["--takes", "2"], "--takes"),
+        (["--launcher", "ray"], "--launcher"),
+        (["--shard", "3/2"], "--shard 3/2"),
+        (["--check", "loudness=3"], "'loudness' does not exist"),
         (["--language", "klingon"], "klingon"),
         (["--map", "text=nowhere"], "no column 'nowhere'"),
     ],

@@ -24,7 +24,8 @@ def planned(row_id: str, fingerprint: str) -> PlannedRow:
 
 def outcome(row_id: str, fingerprint: str, status: str, size: int = 4) -> Outcome:
     digest = input_digest(planned(row_id, fingerprint))
-    return Outcome(row_id, fingerprint, digest, status, audio_bytes=size, duration_s=0.5)  # type: ignore[arg-type]
+    figures = {"audio_bytes": size, "duration_s": 0.5, "audio": clip_path(row_id)}
+    return Outcome(row_id, fingerprint, digest, status, **figures)  # type: ignore[arg-type]
 
 
 def write_segments(out: Path, segments: Sequence[Sequence[tuple[str, str, str]]]) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
 from tests.run.support import journalled, make_config, make_rows, processes_of, read_manifest, snapshot
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.plan.seeds import derive_seed
 from tts_batch.run.job import Limits, read_status, run_job
 
 Fake = Callable[..., None]
@@ -140,6 +142,80 @@ def test_attempts_use_derived_seeds_but_never_change_a_given_one(tmp_path: Path,
     assert (always["reason"], always["attempts"], len(set(always["attempt_seeds"]))) == ("codec_budget_exhausted", 3, 3)
 
 
+def test_a_given_seed_is_changed_when_that_is_asked_for(tmp_path: Path, fake: Fake) -> None:
+    rows = make_rows(2)
+    rows[1]["seed"] = 7
+    fake(faults={"row-1": "silent_once"})
+    config = make_config(tmp_path, rows, attempts=2, retry_changes_seed=True)
+    assert run_job(config).ok == 2
+    given = read_manifest(config.out)[1]
+    assert given["attempt_seeds"] == [7, derive_seed(0, "row-1", attempt=1, explicit=7)]
+    greedy = make_config(tmp_path, 2, attempts=3, greedy=True, out=tmp_path / "greedy")
+    fake(faults={"row-1": "silent"})
+    run_job(greedy)
+    assert [row["attempts"] for row in read_manifest(greedy.out)] == [1, 1]  # another seed would change nothing
+
+
+def test_failures_tell_of_each_attempt(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "length", "row-2": "noise", "row-3": "none"})
+    config = make_config(tmp_path, 4, attempts=2)
+    run_job(config)
+    length, noise, empty = pq.read_table(config.out / "failures.parquet").to_pylist()
+    assert [record["attempt"] for record in length["failed_attempts"]] == [1, 2]
+    assert [record["seed"] for record in length["failed_attempts"]] == length["attempt_seeds"]
+    one, two = length["failed_attempts"]
+    assert (one["reason"], one["finish_reason"]) == ("codec_budget_exhausted", "length")
+    assert (one["num_frames"], two["num_frames"]) == (length["max_frames"],) * 2
+    assert len(one["first_codes"]) == len(one["last_codes"]) > 5
+    assert (one["distinct_codes"], one["repeat_lag"]) == (1, 1)  # this engine says one code over and over
+    assert one["repeated_frames"] == len(one["first_codes"]) - 1
+    assert one["tail_silence_s"] == pytest.approx(0, abs=0.05)
+    assert [record["reason"] for record in noise["failed_attempts"]] == ["noise_output"] * 2
+    assert json.loads(noise["checks"])["flatness"] > 0.5
+    assert [record["reason"] for record in empty["failed_attempts"]] == ["empty_audio"] * 2
+
+
+def test_checks_and_their_limits(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 3, checks={"too_short_factor": 1.5})
+    assert run_job(config).reasons == {"too_short_for_text": 3}
+    with pytest.raises(UsageError, match="checks"):
+        run_job(make_config(tmp_path, 3))
+    fake(faults={"row-1": "noise"})
+    free = make_config(tmp_path, 3, checks={"noise_flatness": None}, overwrite=True)
+    assert run_job(free).ok == 3
+    assert all(json.loads(row["checks"])["length_ratio"] > 0 for row in read_manifest(free.out))
+
+
+def test_a_row_that_takes_too_long_is_ended(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "endless"}, row_s=0.01)
+    config = make_config(tmp_path, 12, attempts=3, row_time_limit=0.4)
+    assert run_job(config).reasons == {"time_limit": 1}
+    row = read_manifest(config.out)[1]
+    assert (row["attempts"], row["message"]) == (1, "It was not done after 0.4 s.")
+
+
+def test_a_device_side_assert_restarts_the_worker(tmp_path: Path, fake: Fake) -> None:
+    """After it every row of that process would fail: none of them does, and only a row that asserts for ever fails."""
+    fake(faults={"row-3": "assert_once", "row-8": "assert"})
+    config = make_config(tmp_path, 12)
+    assert run_job(config).reasons == {"worker_crash": 1}
+    row = read_manifest(config.out)[8]
+    assert "device-side assert" in row["message"]
+
+
+def test_a_reference_that_leaks_fails(tmp_path: Path, fake: Fake) -> None:
+    time_s = np.arange(60_000) / 24_000
+    chirp = (0.3 * np.sin(2 * np.pi * (150 + 60 * time_s) * time_s)).astype(np.float32)
+    soundfile.write(tmp_path / "ref.wav", chirp, 24_000)
+    clone = {"text": "Hello there, how are you?", "ref_audio": "ref.wav", "ref_text": "some words"}
+    fake(faults={"b": "leak"})
+    config = make_config(tmp_path, [{"id": "a", **clone}, {"id": "b", **clone}])
+    run_job(config)
+    clean, leak = read_manifest(config.out)
+    assert (clean["status"], leak["reason"]) == ("ok", "ref_leak")
+    assert json.loads(clean["checks"])["ref_correlation"] < 0.5
+
+
 def test_failed_audio_is_kept_when_asked_for(tmp_path: Path, fake: Fake) -> None:
     fake(faults={"row-1": "at_budget_once", "row-2": "non_finite", "row-3": "empty"})
     config = make_config(tmp_path, 4, attempts=2, keep_failed_audio=True)
@@ -229,7 +305,6 @@ def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) 
 
 def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from tests.run.test_references import wav_bytes
 
@@ -245,10 +320,8 @@ def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake) -> Non
 
 def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path)
-    with pytest.raises(UsageError, match="shard"):
-        run_job(config.model_copy(update={"shard": "1/2"}))
-    with pytest.raises(UsageError, match="takes"):
-        run_job(config.model_copy(update={"takes": 2}))
+    with pytest.raises(UsageError, match="--launcher"):
+        run_job(config.model_copy(update={"launcher": "ray"}))
     with pytest.raises(UsageError, match="no rows"):
         (tmp_path / "empty.csv").write_text("id,text\n")
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))

@@ -26,7 +26,8 @@ outcomes = st.builds(
     id=st.text(st.characters(), max_size=20),
     fingerprint=st.text("0123456789abcdef", min_size=4, max_size=8),
     input_digest=st.just("0"),
-    status=st.sampled_from(["ok", "failed"]),
+    status=st.sampled_from(["ok", "failed", "pending"]),
+    audio=st.none() | st.sampled_from(["ab/a.b.wav", "00/x.flac"]),
     reason=st.none(),
     message=st.none() | st.text(st.characters(), max_size=30),
     audio_bytes=st.integers(0, 2**40),
@@ -61,9 +62,10 @@ def test_heads_say_the_same_as_whole_lines(written: list[Outcome]) -> None:
                 outcome.id,
                 outcome.fingerprint,
                 outcome.input_digest,
-                outcome.status == "ok",
+                outcome.status,
                 outcome.audio_bytes,
                 outcome.duration_s or 0.0,
+                Path(outcome.audio).suffix if outcome.audio else "",
             )
             for offset, outcome in zip(offsets, written, strict=True)
         ]

@@ -14,7 +14,8 @@ from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Failure, RefAudio, Row
 from tts_batch.run import manifest
 from tts_batch.run.journal import Outcome
-from tts_batch.run.manifest import SCHEMA, Totals, write_manifests
+from tts_batch.run.manifest import Totals, write_manifests
+from tts_batch.run.schema import SCHEMA
 
 
 def write(out: Path, extras: list[Mapping[str, Any]], **made: Outcome) -> Totals:

@@ -11,9 +11,12 @@ import click
 from tts_batch import __version__
 from tts_batch.cli.bench import bench
 from tts_batch.cli.doctor import doctor
+from tts_batch.cli.finish import finish
 from tts_batch.cli.plan import plan
+from tts_batch.cli.retry import retry
 from tts_batch.cli.status import status
 from tts_batch.cli.synth import synth
+from tts_batch.cli.verify import verify
 from tts_batch.cli.voices import voices
 from tts_batch.errors import ExitStatus, TTSBatchError
 
@@ -29,12 +32,12 @@ from tts_batch.errors import ExitStatus, TTSBatchError
 def cli() -> None:
     """A table of texts in, a folder of checked speech clips out.
 
-    Data goes to stdout, talk to stderr. Exit status: 0 all rows ok, 2 usage, 3 some rows failed (plan, doctor:
-    findings), 4 stopped (the same command resumes), 5 could not continue, 130 interrupted, 1 a bug.
+    Data goes to stdout, talk to stderr. Exit status: 0 all rows ok, 2 usage, 3 some rows failed (plan,
+    verify, doctor: findings), 4 stopped (the same command resumes), 5 could not continue, 130 interrupted, 1 a bug.
     """
 
 
-for command in (synth, plan, status, voices, doctor, bench):
+for command in (synth, plan, status, retry, finish, verify, voices, doctor, bench):
     cli.add_command(command)
 
 

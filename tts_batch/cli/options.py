@@ -40,7 +40,8 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return dict(value.partition("=")[::2] for value in values) or None
 
 
-def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+def gpu_positions(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Read "0,2"."""
     if value is None:
         return None
     try:
@@ -86,7 +87,7 @@ _JOB_OPTIONS = (
     _option(MODEL, "--runner", type=_choice("v1", "v2"), help="Default: what the platform runs."),
     _option(MODEL, "--device", type=_choice("auto", "cpu", "cuda", "xpu", "npu", "musa"), help="Default: auto."),
     _option(MODEL, "--dtype", type=_choice("auto", "float32", "bfloat16"), help="Default: auto."),
-    _option(MODEL, "--gpus", metavar="I,J,...", callback=_numbers, help="Positions among the visible devices."),
+    _option(MODEL, "--gpus", metavar="I,J,...", callback=gpu_positions, help="Positions among the visible devices."),
     _option(
         MODEL,
         "--profile",
@@ -124,7 +125,7 @@ _JOB_OPTIONS = (
     _option(SAMPLING, "--seed", type=int, metavar="N", help="Seed of the run. Default: 0."),
     _option(SAMPLING, "--attempts", type=int, metavar="N", help="Tries a row gets. Default: 1."),
     _flag(SAMPLING, "--retry-changes-seed", help="Further attempts may leave a row's own seed."),
-    _option(SAMPLING, "--takes", type=int, metavar="N", hidden=True, help="Clips to make of each row. Default: 1."),
+    _option(SAMPLING, "--takes", type=int, metavar="N", help="Clips to make of each row. Default: 1."),
     _option(SAMPLING, "--non-streaming/--streaming", default=None, help="Prompt layout. Default: the task's own."),
     _flag(SAMPLING, "--x-vector-only", help="Clone from the voice vector alone."),
     _option(TABLE, "--map", multiple=True, metavar="NAME=COLUMN", callback=_pairs, help="Read NAME from COLUMN."),
@@ -158,7 +159,7 @@ _JOB_OPTIONS = (
     _flag(OUTPUT, "--allow-mixed", help="Resume with settings that change the sound."),
     _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
     _option(OUTPUT, "--redo", multiple=True, metavar="ID", help="Make this row again, with another draw."),
-    _option(OUTPUT, "--shard", metavar="I/N", hidden=True, help="Only part I of N of the plan."),
+    _option(OUTPUT, "--shard", metavar="I/N", help="Only part I of N of the rows; parts may run side by side."),
     _option(OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto."),
     _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),
 )

@@ -27,13 +27,14 @@ def synth(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
     from tts_batch.run.job import run_job
 
     summary = run_job(job)
-    click.echo(_closing_words(summary), err=True)
+    click.echo(closing_words(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status
 
 
-def _closing_words(summary: JobSummary) -> str:
+def closing_words(summary: JobSummary) -> str:
+    """Say how a run ended."""
     told = f"{summary.out}: {summary.ok} of {summary.rows} rows are clips, {summary.audio_s:.0f} s of audio."
     if summary.failed:
         told += f" {summary.failed} failed: see {summary.out / 'failures.parquet'}."

@@ -16,6 +16,7 @@ from tts_batch.plan.deep import ReferenceDecoder
 from tts_batch.plan.fingerprint import run_settings
 from tts_batch.plan.models import Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
+from tts_batch.plan.shards import Shard
 from tts_batch.plan.totals import GroupTotals, Plan
 from tts_batch.records import Row, Task
 
@@ -33,18 +34,20 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     notes = Notes()
     remark_settings(config, notes)
     models, fetcher, decoder = Models(config), make_fetcher(config), ReferenceDecoder()
-    num_rows = 0
+    shard = Shard.parse(config.shard)
+    num_rows = num_mine = 0
     failures: Counter[str] = Counter()
     examples: list[Row] = []
     groups: dict[Task, GroupTotals] = {}
     for checked in check_rows(read_rows(config, notes, with_extras=False, fetcher=fetcher), config, models, notes):
-        num_rows += 1
+        mine = shard.holds(checked.row.id)
+        num_rows, num_mine = num_rows + 1, num_mine + mine
         result = decoder.check(checked) if deep else checked
         if result.model_group is not None:
             group = groups.get(result.model_group.task)
             if group is None:
                 group = groups[result.model_group.task] = GroupTotals(result.model_group)
-            group.add(result)
+            group.add(result, mine=mine)
         elif result.row.failure is not None:
             failures[result.row.failure.reason] += 1
             if len(examples) < MAX_EXAMPLES:
@@ -56,6 +59,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     in_order = [groups[task] for task in models.groups if task in groups]
     return Plan(
         num_rows=num_rows,
+        num_mine=num_mine,
         failures=dict(failures),
         examples=tuple(examples),
         groups=tuple(in_order),

@@ -14,6 +14,7 @@ from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
 from tts_batch.plan.checks import remark_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
+from tts_batch.plan.takes import input_id, looks_like_a_take, take_id
 from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
@@ -31,6 +32,12 @@ class CheckedRow:
     expected_frames: int = 0
     num_text_tokens: int = 0
     prompt_positions: int = 0  # of all texts, the reference and the template
+    take: int = 0  # of --takes, from 0
+
+    @property
+    def input_id(self) -> str:
+        """The id that the table knows; of a further take, `row.id` is another."""
+        return input_id(self.row.id, self.take)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +62,23 @@ def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Not
 def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[CheckedRow]:
     """As `plan_rows`, without what only a run needs: for counting."""
     for row in rows:
-        yield CheckedRow(row) if row.failure is not None else _check(row, config, models, notes)
+        if row.failure is not None:
+            yield CheckedRow(row)
+        elif config.takes == 1:
+            yield _check(row, config, models, notes)
+        else:
+            yield from _takes(row, config, models, notes)
+
+
+def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[CheckedRow]:
+    """Yield a row once for each take; one that cannot be made, once."""
+    if looks_like_a_take(row.id):
+        message = f"with --takes no id of the table may end as the id of a take does, and {row.id!r} does."
+        yield CheckedRow(replace(row, failure=Failure("bad_id", message)))
+        return
+    checked = _check(row, config, models, notes)
+    for take in range(config.takes if checked.model_group else 1):
+        yield replace(checked, take=take, row=replace(checked.row, id=take_id(row.id, take)))
 
 
 def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> CheckedRow:
@@ -107,7 +130,7 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
         return PlannedRow(row)
     if row.task != group.task:
         row = replace(row, task=group.task)
-    seed = derive_seed(config.seed, row.id, explicit=row.seed)
+    seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
     non_streaming = row.non_streaming if row.non_streaming is not None else group.task != "base"
     return PlannedRow(
         row=row,
@@ -117,6 +140,7 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
         expected_frames=checked.expected_frames,
         num_text_tokens=checked.num_text_tokens,
         prompt_positions=checked.prompt_positions,
+        take=checked.take,
         seed=seed,
         fingerprint=group.fingerprints.of(
             row,

@@ -20,13 +20,15 @@ class GroupTotals:
 
     model: ModelGroup
     num_rows: int = 0
+    num_mine: int = 0  # of them, in the run's own shard
     expected_frames: int = 0
     budget_frames: int = 0
     prompt_positions: int = 0
 
-    def add(self, checked: CheckedRow) -> None:
-        """Count a row of the group."""
+    def add(self, checked: CheckedRow, *, mine: bool = True) -> None:
+        """Count a row of the group; `mine`: it belongs to the run's shard."""
         self.num_rows += 1
+        self.num_mine += mine
         self.expected_frames += checked.expected_frames
         self.budget_frames += checked.max_frames
         self.prompt_positions += checked.prompt_positions
@@ -81,6 +83,7 @@ class Plan:
     """A checked input. Nothing in it grows with the number of rows."""
 
     num_rows: int
+    num_mine: int  # of them, in the run's own shard
     failures: dict[str, int]  # reason → rows
     examples: tuple[Row, ...]  # the first rows with a failure
     groups: tuple[GroupTotals, ...]  # in the order in which they run

@@ -1,38 +1,110 @@
-"""What a waveform must be to count as a clip, and the figures that the manifest keeps of it."""
+"""What a waveform must be to count as a clip: the engine's own account first, then what can be heard."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tts_batch.config import CheckName
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import REASONS, Reason
 from tts_batch.records import Failure
+from tts_batch.run.sound import Audio, Levels, Tail, dbfs, find_silences, flatness, measure, zero_crossings
+
+__all__ = ["CheckLimits", "Examined", "Levels", "examine", "find_fault", "measure"]
 
 SILENT_PEAK_DBFS = -60.0
 _FINISH_REASONS = ("stop", "length", "loop", "error", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
-    """Loudness figures of a waveform; full scale is ±1."""
+class CheckLimits:
+    """Where a clip fails; None turns a check off. The expected length is that of the text at a normal pace."""
 
-    peak: float
-    rms_dbfs: float
-    clipped_samples: int
+    silent_peak_dbfs: float | None = SILENT_PEAK_DBFS  # silent_output: no sample is louder
+    too_long_factor: float | None = 3.0  # too_long_for_text: so many times the expected length …
+    too_long_floor_s: float | None = 8.0  # … and longer than this, whatever the text
+    too_short_factor: float | None = 0.2  # too_short_for_text: less than this share of the expected length …
+    too_short_floor_s: float | None = 2.0  # … of a text that is expected to be longer than this
+    long_silence_s: float | None = 5.0  # long_silence: before, between or after the sounds
+    noise_flatness: float | None = 0.5  # noise_output: spectra as flat; white noise has 0.56
+    ref_correlation: float | None = 0.7  # ref_leak: of the clip's head with the last second of the reference
+
+    @classmethod
+    def of(cls, given: Mapping[CheckName, float | None], *, speaks: bool = True) -> CheckLimits:
+        """Return the defaults, changed by what is `given`. A model that does not speak has no length to expect."""
+        lengths: dict[CheckName, float | None] = {} if speaks else {"too_long_factor": None, "too_short_factor": None}
+        return cls(**{**lengths, **given})
+
+    def to_dict(self) -> dict[str, float | None]:
+        return {limit.name: getattr(self, limit.name) for limit in fields(self)}
 
 
-def measure(audio: NDArray[np.float32]) -> Levels:
-    """Measure samples [samples]; there must be at least one, and all must be finite."""
-    magnitude = np.abs(audio)
-    rms = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
-    return Levels(float(magnitude.max()), _dbfs(rms), int(np.count_nonzero(magnitude > 1.0)))
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A result with everything that was measured of it."""
+
+    failure: Failure | None
+    levels: Levels | None = None
+    checks: dict[str, float] = field(default_factory=dict)  # what → figure, as the manifest keeps it
 
 
-def find_fault(result: SpeechResult, max_frames: int) -> Failure | None:
-    """Say why `result` is not a good clip, or None when it is one. No engine is trusted."""
+def examine(
+    result: SpeechResult, max_frames: int, expected_s: float, limits: CheckLimits, reference: Tail | None = None
+) -> Examined:
+    """Hold `result` against the limits; `expected_s` is the length of its text at a normal pace. No engine is trusted.
+
+    What can be measured is measured of failed results too.
+    """
+    failure = find_fault(result, max_frames, limits.silent_peak_dbfs)
+    if result.audio is None or _find_broken_audio(result):
+        return Examined(failure)
+    checks = _measure(result.audio, result.sample_rate, expected_s, reference)
+    if failure is None:
+        failure = _find_bad_sound(checks, result.audio.size / result.sample_rate, expected_s, limits)
+    rounded = {name: round(figure, 3) for name, figure in checks.items()}
+    return Examined(failure, measure(result.audio), rounded)
+
+
+def _measure(audio: Audio, sample_rate_hz: int, expected_s: float, reference: Tail | None) -> dict[str, float]:
+    silences = find_silences(audio, sample_rate_hz)
+    checks = {
+        "length_ratio": audio.size / sample_rate_hz / max(expected_s, 0.08),
+        "head_silence_s": silences.head_s,
+        "inner_silence_s": silences.inner_s,
+        "tail_silence_s": silences.tail_s,
+        "flatness": flatness(audio),
+        "zero_crossings": zero_crossings(audio),
+    }
+    if reference is not None:
+        checks["ref_correlation"] = reference.correlation(audio, sample_rate_hz)
+    return checks
+
+
+def _find_bad_sound(
+    checks: Mapping[str, float], length_s: float, expected_s: float, limits: CheckLimits
+) -> Failure | None:
+    text = f"{length_s:.1f} s of audio for a text of about {expected_s:.1f} s"
+    silence_s = max(checks["head_silence_s"], checks["inner_silence_s"], checks["tail_silence_s"])
+    if (limits.ref_correlation or np.inf) <= checks.get("ref_correlation", 0.0):
+        return Failure("ref_leak", f"The reference is heard in it: correlation {checks['ref_correlation']:.2f}.")
+    if (limits.noise_flatness or np.inf) <= checks["flatness"]:
+        return Failure("noise_output", f"It is noise: its spectrum has a flatness of {checks['flatness']:.2f}.")
+    if (limits.long_silence_s or np.inf) <= silence_s:
+        return Failure("long_silence", f"It is silent for {silence_s:.1f} s on end.")
+    if length_s > max(expected_s * (limits.too_long_factor or np.inf), limits.too_long_floor_s or 0.0):
+        return Failure("too_long_for_text", f"{text}.")
+    if expected_s > (limits.too_short_floor_s or 0.0) and length_s < expected_s * (limits.too_short_factor or 0.0):
+        return Failure("too_short_for_text", f"{text}.")
+    return None
+
+
+def find_fault(
+    result: SpeechResult, max_frames: int, silent_peak_dbfs: float | None = SILENT_PEAK_DBFS
+) -> Failure | None:
+    """Say why `result` is no clip at all, or None when it is one. No engine is trusted."""
     ended = result.finish_reason
     if ended not in _FINISH_REASONS:
         return Failure("engine_error", f"The engine ended the row as {ended!r}, which is none of {_FINISH_REASONS}.")
@@ -46,10 +118,10 @@ def find_fault(result: SpeechResult, max_frames: int) -> Failure | None:
         return Failure("repetitive_generation", f"The speech went round in circles ({result.num_frames} frames).")
     if ended == "length" or (result.num_frames == max_frames and not result.eos):
         return Failure("codec_budget_exhausted", f"No end of speech within the budget of {max_frames} frames.")
-    return _find_audio_fault(result)
+    return _find_broken_audio(result) or _find_silence(result.audio, silent_peak_dbfs)
 
 
-def _find_audio_fault(result: SpeechResult) -> Failure | None:
+def _find_broken_audio(result: SpeechResult) -> Failure | None:
     audio = result.audio
     if audio is None or np.size(audio) == 0:
         return Failure("empty_audio", "The engine returned no samples.")
@@ -58,15 +130,18 @@ def _find_audio_fault(result: SpeechResult) -> Failure | None:
     bad = int(np.count_nonzero(~np.isfinite(audio)))
     if bad:
         return Failure("non_finite", f"{bad} of {audio.size} samples are not finite.")
-    peak_dbfs = _dbfs(float(np.abs(audio).max()))
-    if peak_dbfs < SILENT_PEAK_DBFS:
-        return Failure("silent_output", f"The loudest sample is at {peak_dbfs:.0f} dBFS, under {SILENT_PEAK_DBFS:.0f}.")
+    return None
+
+
+def _find_silence(audio: Audio | None, silent_peak_dbfs: float | None) -> Failure | None:
+    assert audio is not None, "_find_broken_audio has seen it"
+    if silent_peak_dbfs is None:
+        return None
+    peak_dbfs = dbfs(max(-float(audio.min()), float(audio.max())))
+    if peak_dbfs < silent_peak_dbfs:
+        return Failure("silent_output", f"The loudest sample is at {peak_dbfs:.0f} dBFS, under {silent_peak_dbfs:.0f}.")
     return None
 
 
 def _known_reason(reason: str | None) -> Reason:
     return next((known for known in REASONS if known == reason), "engine_error")
-
-
-def _dbfs(amplitude: float) -> float:
-    return 20.0 * float(np.log10(max(amplitude, 1e-10)))  # silence: -200 dBFS, a number that every table can hold

@@ -1,21 +1,26 @@
-"""Where a clip lies: paths made from ids, safe on every file system, stable, and distinct for distinct ids."""
+"""Where a clip lies and how it is written: paths made from ids, safe on every file system, stable, and distinct."""
 
 from __future__ import annotations
 
 import io
 import re
-from hashlib import sha256
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from tts_batch.config import Format
+from tts_batch.errors import UsageError
+
 MAX_PLAIN_LENGTH = 100
 _PLAIN = re.compile(r"[a-z0-9_-]([a-z0-9_.-]*[a-z0-9_-])?")
 _TAGGED = re.compile(r".*__[0-9a-f]{16}")
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _INT16_MAX = 32_767
+_WRITE_SAMPLES = 1 << 16
 
 
 def clip_name(row_id: str) -> str:
@@ -42,12 +47,54 @@ def quarantine_path(row_id: str, attempt: int) -> str:
     return f"quarantine/{clip_path(row_id, f'.{attempt}.wav')}"
 
 
-def encode_wav(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
-    """Encode float samples [samples] as a 16-bit PCM wav file; samples beyond ±1 are clipped to it, NaN is silence."""
-    pcm = np.rint(np.nan_to_num(np.clip(audio, -1.0, 1.0)) * _INT16_MAX).astype(np.int16)
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How libsndfile calls a format, and what its files are called."""
+
+    suffix: str
+    format: str
+    subtype: str
+    lossless: bool = True
+
+
+CONTAINERS: dict[Format, Container] = {
+    "wav": Container(".wav", "WAV", "PCM_16"),
+    "wav24": Container(".wav", "WAV", "PCM_24"),
+    "wavf32": Container(".wav", "WAV", "FLOAT"),
+    "flac": Container(".flac", "FLAC", "PCM_16"),
+    "mp3": Container(".mp3", "MP3", "MPEG_LAYER_III", lossless=False),
+    "opus": Container(".opus", "OGG", "OPUS", lossless=False),
+}
+SUFFIXES = tuple(dict.fromkeys(container.suffix for container in CONTAINERS.values()))
+
+
+def check_format(name: Format) -> None:
+    """Raise UsageError when the installed libsndfile cannot write a format."""
+    container = CONTAINERS[name]
+    if not soundfile.check_format(container.format, container.subtype):
+        can = [known for known, other in CONTAINERS.items() if soundfile.check_format(other.format, other.subtype)]
+        version = soundfile.__libsndfile_version__
+        raise UsageError(f"--format {name} needs a newer libsndfile than {version}, which writes {', '.join(can)}.")
+
+
+def encode_clip(audio: NDArray[np.float32], sample_rate_hz: int, name: Format) -> bytes:
+    """Encode float samples [samples]. Beyond ±1 they are clipped to it, but for "wavf32"; NaN is silence."""
+    container = CONTAINERS[name]
+    samples: NDArray[np.generic] = np.nan_to_num(audio)
+    if container.subtype == "PCM_16":
+        samples = np.rint(np.clip(samples, -1.0, 1.0) * _INT16_MAX).astype(np.int16)
+    elif container.subtype != "FLOAT":
+        samples = np.clip(samples, -1.0, 1.0)
     buffer = io.BytesIO()
-    soundfile.write(buffer, pcm, sample_rate_hz, format="WAV", subtype="PCM_16")
+    with soundfile.SoundFile(buffer, "w", sample_rate_hz, 1, container.subtype, format=container.format) as file:
+        for start in range(0, len(samples), _WRITE_SAMPLES):  # long writes overflow libsndfile's stack in lossy formats
+            file.write(samples[start : start + _WRITE_SAMPLES])
     return buffer.getvalue()
+
+
+def encode_wav(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
+    """Encode float samples [samples] as a 16-bit PCM wav file."""
+    return encode_clip(audio, sample_rate_hz, "wav")
 
 
 def encode_codes(codes: NDArray[np.integer]) -> bytes:
@@ -57,9 +104,14 @@ def encode_codes(codes: NDArray[np.integer]) -> bytes:
     return buffer.getvalue()
 
 
+def digest_of(clip: bytes) -> str:
+    """Return what tells a file that has changed from one that has not."""
+    return blake2b(clip, digest_size=8).hexdigest()
+
+
 def remove_clip(out: Path, row_id: str) -> None:
     """Remove what an earlier run made for the row, if anything."""
-    for suffix in (".wav", ".npy"):
+    for suffix in (*SUFFIXES, ".npy"):
         (out / clip_path(row_id, suffix)).unlink(missing_ok=True)
 
 

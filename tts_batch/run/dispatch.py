@@ -33,6 +33,11 @@ class Work:
     def id(self) -> str:
         return self.planned.row.id
 
+    @property
+    def seeds(self) -> list[int]:
+        """Of the attempts so far and the one that a worker begins with."""
+        return [*self.message["tried"], self.message["seeds"][0]]
+
 
 @dataclass(slots=True, eq=False)
 class Holding:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tts_batch.run.clips import clip_path, remove_clip
+from tts_batch.run.clips import SUFFIXES, clip_path, remove_clip
 from tts_batch.run.journal import Outcome, list_segments, read_heads
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 Standing = Literal["ok", "failed", "todo"]
+_SUFFIXES = ("", *SUFFIXES)
+_STATUS = {"pending": 0, "ok": 1, "failed": 2}
 
 _ENTRY = np.dtype(
     [
@@ -24,7 +27,8 @@ _ENTRY = np.dtype(
         ("fingerprint", np.uint64),
         ("input", np.uint64),
         ("segment", np.uint32),
-        ("ok", np.bool_),
+        ("status", np.uint8),
+        ("suffix", np.uint8),
         ("offset", np.uint64),
         ("audio_bytes", np.uint64),
         ("audio_ms", np.uint64),
@@ -47,11 +51,11 @@ class JournalIndex:
 
     @property
     def ok(self) -> int:
-        return int(np.count_nonzero(self._entries["ok"]))
+        return int(np.count_nonzero(self._entries["status"] == _STATUS["ok"]))
 
     @property
     def failed(self) -> int:
-        return len(self) - self.ok
+        return int(np.count_nonzero(self._entries["status"] == _STATUS["failed"]))
 
     @property
     def audio_s(self) -> float:
@@ -64,12 +68,12 @@ class JournalIndex:
         is ok, the clip is there with its size.
         """
         entry = self._find_valid(planned, mixed)
-        if entry is None:
+        if entry is None or entry["status"] == _STATUS["pending"]:
             return "todo"
-        if not entry["ok"]:
+        if entry["status"] == _STATUS["failed"]:
             return "failed"
         try:
-            size = (self.out / clip_path(planned.row.id)).stat().st_size
+            size = (self.out / clip_path(planned.row.id, _SUFFIXES[entry["suffix"]])).stat().st_size
         except FileNotFoundError:
             return "todo"
         return "ok" if size == int(entry["audio_bytes"]) else "todo"
@@ -84,10 +88,28 @@ class JournalIndex:
         entry = self._find_valid(planned, mixed)
         if entry is None:
             return None
+        outcome = self._read(entry)
+        return outcome if outcome.id == planned.row.id else None
+
+    def reopened(self, planned: PlannedRow, *, mixed: bool = False) -> Outcome | None:
+        """Read the line that made a row pending again; None when its last line is another."""
+        entry = self._find_valid(planned, mixed)
+        return self._read(entry) if entry is not None and entry["status"] == _STATUS["pending"] else None
+
+    def last_line(self, row_id: str) -> Outcome | None:
+        """Read a row's last line, whatever input it speaks of."""
+        entry = self._find(row_id)
+        return None if entry is None else self._read(entry)
+
+    def failures(self) -> Iterator[Outcome]:
+        """Read the last lines of the rows that failed."""
+        failed = self._entries[self._entries["status"] == _STATUS["failed"]]
+        return map(self._read, np.sort(failed, order=["segment", "offset"]))
+
+    def _read(self, entry: np.void) -> Outcome:
         with self._segments[entry["segment"]].open("rb") as file:
             file.seek(int(entry["offset"]))
-            outcome = Outcome.from_line(file.readline())
-        return outcome if outcome.id == planned.row.id else None
+            return Outcome.from_line(file.readline())
 
     def _find_valid(self, planned: PlannedRow, mixed: bool) -> np.void | None:
         entry = self._find(planned.row.id)
@@ -116,12 +138,13 @@ def input_digest(planned: PlannedRow) -> str:
 def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
     columns = {name: array("Q") for name in _ENTRY.names or ()}
     for number, segment in enumerate(segments):
-        for offset, row_id, fingerprint, row_input, ok, audio_bytes, audio_s in read_heads(segment):
+        for offset, row_id, fingerprint, row_input, status, audio_bytes, audio_s, suffix in read_heads(segment):
             columns["id"].append(_hash(row_id))
             columns["fingerprint"].append(_hash(fingerprint))
             columns["input"].append(_hash(row_input))
             columns["segment"].append(number)
-            columns["ok"].append(ok)
+            columns["status"].append(_STATUS[status])
+            columns["suffix"].append(_SUFFIXES.index(suffix))
             columns["offset"].append(offset)
             columns["audio_bytes"].append(audio_bytes)
             columns["audio_ms"].append(round(audio_s * 1_000))

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
 from typing import Any
 
 from tts_batch.config import JobConfig
-from tts_batch.errors import CannotContinueError, ExitStatus, Reason, UsageError
-from tts_batch.plan.planner import GroupTotals, iter_planned, make_plan
+from tts_batch.errors import CannotContinueError, Reason, UsageError
+from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
+from tts_batch.plan.shards import Shard
+from tts_batch.run.clips import check_format
 from tts_batch.run.devices import find_devices
 from tts_batch.run.dispatch import Dispatch, Work
+from tts_batch.run.finish import compact_if_last
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import SegmentWriter, segment_path
+from tts_batch.run.journal import SegmentWriter, next_run, segment_path
 from tts_batch.run.lock import RunLock
-from tts_batch.run.manifest import Totals, write_manifests
+from tts_batch.run.manifest import Totals, count_rows, write_manifests
+from tts_batch.run.outcomes import killer_outcome
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.references import ReferenceSpool
-from tts_batch.run.requests import killer_outcome, row_message, start_message
-from tts_batch.run.resume import resume
+from tts_batch.run.reopen import find_lines, reopen
+from tts_batch.run.requests import row_message, start_message
+from tts_batch.run.resume import Resumed, resume
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
-from tts_batch.run.summary import JobSummary, describe_run, now, read_status, write_run
+from tts_batch.run.summary import JobSummary, describe_run, now, read_status, summarise, write_run
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -33,18 +38,23 @@ QUICK_MANIFEST_ROWS = 100_000
 """After a stop the manifest is written for so many rows at most: a scheduler kills what takes its time."""
 
 
-def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
-    """Make the clips of a table, or go on with it.
+def run_job(config: JobConfig, *, limits: Limits | None = None, retry: Collection[Reason] = ()) -> JobSummary:
+    """Make the clips of a table, or go on with it; rows that failed for a reason in `retry` are made again.
 
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
-    if config.shard or config.takes > 1 or config.launcher != "local":
-        raise UsageError("--shard, --takes and --launcher ray are not in this version: leave them out.")
+    shard = _check_usage(config)
     stop = StopSignals()
     try:
-        with stop, RunLock(config.out) as lock:
-            return _Job(config, limits or Limits(), stop, lock).run()
+        with stop:
+            with RunLock(config.out, shard) as lock:
+                job = _Job(config, limits or Limits(), stop, lock, shard)
+                with closing(job):
+                    summary = job.run(retry)
+            if not shard.is_whole:
+                compact_if_last(config, job.plan)
+            return summary
     except Interrupted:
         if stop.requested:
             raise KeyboardInterrupt from None
@@ -60,33 +70,49 @@ def run_job(config: JobConfig, *, limits: Limits | None = None) -> JobSummary:
             config.out.rmdir()  # only when nothing came of it
 
 
-class _Job:
-    """One run over a folder; the pool's listener."""
+def _check_usage(config: JobConfig) -> Shard:
+    if config.launcher != "local":
+        raise UsageError("--launcher ray is not in this version: leave it out.")
+    if config.overwrite and (config.redo or config.shard):
+        raise UsageError("--overwrite makes every row again, of every shard: use it without --redo and --shard.")
+    check_format(config.format)
+    return Shard.parse(config.shard)
 
-    def __init__(self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock) -> None:
-        self._config, self._limits, self._stop, self._lock = config, limits, stop, lock
+
+class _Job:
+    """One run over a folder, or over a shard of it; the pool's listener."""
+
+    plan: Plan
+
+    def __init__(self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard) -> None:
+        self._config, self._limits, self._stop, self._lock, self._shard = config, limits, stop, lock, shard
         self._out = config.out.resolve()
         self._journal = self._out / "journal"
         self._started, self._started_at = time.monotonic(), now()
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
-        self._killers: SegmentWriter | None = None
+        self._own_segment: SegmentWriter | None = None
 
-    def run(self) -> JobSummary:
+    def run(self, retry: Collection[Reason]) -> JobSummary:
         config = self._config
-        self._plan = make_plan(config)
-        self._before = resume(
-            self._out, self._plan.settings, overwrite=config.overwrite, allow_mixed=config.allow_mixed
-        )
+        plan = self.plan = make_plan(config)
+        self._before = self._resume(overwrite=config.overwrite)
+        if config.redo or retry:
+            lines = find_lines(self._before.index, config.redo, retry, self._shard)
+            self._describe("running")
+            count = reopen(lines, self._segment)
+            self._before = self._resume()
         self._describe("running")
         self._stop.gentle = True
-        self._spool = ReferenceSpool(self._journal / "references")
-        with Progress(config.progress, self._plan.num_rows) as self._progress:
-            for note in self._plan.notes:
+        self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
+        with Progress(config.progress, plan.num_mine) as self._progress:
+            for note in plan.notes:
                 self.say(note)
-            self._progress.keep(self._plan.num_failed, failed=True)
+            if config.redo or retry:
+                self.say(f"{count} rows are made again.")
+            self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
             try:
-                for group in self._plan.groups:
+                for group in plan.groups:
                     self._make(group)
             except CannotContinueError:
                 with suppress(OSError):  # a full disk has no room for a manifest either
@@ -94,9 +120,17 @@ class _Job:
                 raise
         return self._finish("stopped" if self._stop.requested else "finished")
 
+    def close(self) -> None:
+        if self._own_segment is not None:
+            self._own_segment.close()
+
+    def _resume(self, *, overwrite: bool = False) -> Resumed:
+        allow_mixed = self._config.allow_mixed
+        return resume(self._out, self.plan.settings, self._shard, overwrite=overwrite, allow_mixed=allow_mixed)
+
     def _make(self, group: GroupTotals) -> None:
         """Make the rows of one checkpoint on all devices; start nothing when they are done."""
-        self._left = group.num_rows
+        self._left = group.num_mine
         rows = self._rows_to_make(group)
         first = next(rows, None)
         if first is None:
@@ -104,13 +138,14 @@ class _Job:
         devices = find_devices(self._config)[: self._left + 1]
         self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {devices[0].kind}.")
         start = partial(start_message, self._config, group, self._out)
-        pool = Pool(self._journal, self._before.run_number, devices, start, self, self._limits)
+        names = self._journal, self._shard.name, self._before.run_number
+        pool = Pool(*names, devices, start, self, self._limits)
         pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
 
     def _rows_to_make(self, group: GroupTotals) -> Iterator[Work]:
         """Yield the group's rows that are not done, in input order."""
         before = self._before
-        for planned in iter_planned(self._config, self._plan):
+        for planned in self._planned():
             if self._stop.requested:
                 return
             if planned.model_group is None or planned.model_group.task != group.model.task:
@@ -119,9 +154,22 @@ class _Job:
             standing = before.index.standing(planned, mixed=before.mixed)
             if standing == "todo":
                 before.index.forget_clip(planned.row.id)
-                yield Work(planned, row_message(planned, self._config, self._spool))
+                reopened = before.index.reopened(planned, mixed=before.mixed)
+                yield Work(planned, row_message(planned, self._config, self._spool, reopened))
             else:
                 self._progress.keep(failed=standing == "failed")
+
+    def _planned(self) -> Iterator[PlannedRow]:
+        """Yield the rows of this run's shard."""
+        return (row for row in iter_planned(self._config, self.plan) if self._shard.holds(row.row.id))
+
+    @property
+    def _segment(self) -> SegmentWriter:
+        """What the parent itself has to say of rows."""
+        if self._own_segment is None:
+            number = next_run(self._journal)
+            self._own_segment = SegmentWriter(segment_path(self._journal, f"{self._shard.name}parent", number, 1))
+        return self._own_segment
 
     # what the pool tells
 
@@ -138,9 +186,7 @@ class _Job:
             self._spool.release(work.planned.reference_key)
 
     def row_killed_workers(self, work: Work, reason: Reason, message: str) -> None:
-        if self._killers is None:
-            self._killers = SegmentWriter(segment_path(self._journal, "parent", self._before.run_number, 1))
-        self._killers.append([killer_outcome(work.planned, reason, message)])
+        self._segment.append([killer_outcome(work.seeds, work.planned, reason, message)])
         self.row_ended(work, 0.0, failed=True)
 
     def say(self, sentence: str) -> None:
@@ -153,47 +199,35 @@ class _Job:
     # the end
 
     def _finish(self, state: str) -> JobSummary:
-        """Compact the journal into the manifest and sum up."""
-        if self._killers is not None:
-            self._killers.close()
+        """Compact the journal into the manifest, or count the shard's rows, and sum up."""
         self._spool.remove()
-        plan, mixed = self._plan, self._before.mixed
+        plan, mixed = self.plan, self._before.mixed
         index = JournalIndex(self._out) if self._made else self._before.index
-        if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
-            totals = write_manifests(
-                self._out,
-                lambda: iter_planned(self._config, plan),
-                lambda planned: index.outcome(planned, mixed=mixed),
-            )
+        find = partial(index.outcome, mixed=mixed)
+        if not self._shard.is_whole:
+            totals = count_rows(self._planned(), find)
+        elif state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
+            totals = write_manifests(self._out, self._planned, find)
         else:
             totals = Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
         ended = time.monotonic()
         made_s = ended - self._ready if self._ready else 0.0
-        summary = JobSummary(
-            exit_status=_exit_status(state, totals),
-            out=self._config.out,
-            rows=plan.num_rows,
-            ok=totals.ok,
-            failed=totals.failed,
-            pending=totals.pending,
+        summary = summarise(
+            self._config.out,
+            totals,
+            rows=plan.num_mine,
+            failed=state == "failed",
             made=self._made,
-            audio_s=totals.audio_s,
             audio_s_per_s=self._made_audio_s / made_s if made_s else 0.0,
             wall_s=ended - self._started,
-            reasons=totals.reasons,
         )
         self._describe(state, summary)
         return summary
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:
+        if not self._shard.is_whole and summary is not None:
+            state = "waiting for its other shards" if state == "finished" else state
+            summary = None  # the last one says what came of the whole
         facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
         facts |= {"runs": self._before.run_number, "mixed": self._before.mixed}
-        write_run(self._out, facts | describe_run(self._config, self._plan, summary))
-
-
-def _exit_status(state: str, totals: Totals) -> ExitStatus:
-    if state == "failed":
-        return ExitStatus.CANNOT_CONTINUE
-    if totals.pending:
-        return ExitStatus.STOPPED
-    return ExitStatus.SOME_FAILED if totals.failed else ExitStatus.OK
+        write_run(self._out, facts | describe_run(self._config, self.plan, summary))

@@ -28,12 +28,13 @@ class Outcome:
     id: str
     fingerprint: str
     input_digest: str  # of the row alone, without the run's settings
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed", "pending"]  # pending: to be made again
     audio_bytes: int = 0
     duration_s: float | None = None
+    audio: str | None = None  # path relative to the run folder
     reason: Reason | None = None
     message: str | None = None
-    audio: str | None = None  # path relative to the run folder
+    audio_digest: str | None = None  # clips.digest_of the file
     codes: str | None = None  # path relative to the run folder
     sample_rate: int | None = None
     num_frames: int | None = None
@@ -56,6 +57,7 @@ class Outcome:
     clipped_samples: int | None = None
     checks: dict[str, Any] = field(default_factory=dict)
     num_pieces: int = 1
+    failed_attempts: tuple[dict[str, Any], ...] = ()  # what helps to understand them
 
     def to_line(self) -> bytes:
         line = json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
@@ -65,16 +67,17 @@ class Outcome:
     def from_line(cls, line: bytes) -> Outcome:
         """Read one line back; raises ValueError, KeyError or TypeError when it is not whole."""
         values = json.loads(line)
-        return cls(**{**values, "attempt_seeds": tuple(values["attempt_seeds"])})
+        lists = {name: tuple(values[name]) for name in ("attempt_seeds", "failed_attempts")}
+        return cls(**{**values, **lists})
 
 
 def segment_path(journal: Path, worker: str, run: int, start: int) -> Path:
     return journal / worker / f"{run:05d}-{start:03d}.jsonl"
 
 
-def list_segments(journal: Path) -> list[Path]:
-    """Return every segment, oldest first."""
-    return sorted(journal.glob("*/*.jsonl"), key=lambda path: (path.name, path.parent.name))
+def list_segments(journal: Path, workers: str = "") -> list[Path]:
+    """Return every segment, of workers whose names begin with `workers`, oldest first."""
+    return sorted(journal.glob(f"{workers}*/*.jsonl"), key=lambda path: (path.name, path.parent.name))
 
 
 def next_run(journal: Path) -> int:
@@ -115,12 +118,13 @@ def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-Head = tuple[int, str, str, str, bool, int, float]
-"""Offset of the line; the row's id, fingerprint and input digest; whether it is ok; bytes and seconds of its audio."""
+Head = tuple[int, str, str, str, str, int, float, str]
+"""Offset of the line; the row's id, fingerprint, input digest and status; its audio's bytes, seconds and suffix."""
 
 _HEAD = re.compile(
-    rb'\{"id":("(?:[^"\\]|\\.)*"),"fingerprint":"([^"\\]*)","input_digest":"([^"\\]*)","status":"(ok|failed)",'
-    rb'"audio_bytes":(\d+),"duration_s":(null|[0-9.e+-]+),.*\}\n'
+    rb'\{"id":("(?:[^"\\]|\\.)*"),"fingerprint":"([^"\\]*)","input_digest":"([^"\\]*)","status":"(ok|failed|pending)",'
+    rb'"audio_bytes":(\d+),"duration_s":(null|[0-9.e+-]+),'
+    rb'"audio":(?:null|"[^"\\]*(\.[a-z0-9]+)"),.*\}\n'
 )
 
 
@@ -128,15 +132,16 @@ def read_heads(segment: Path) -> Iterator[Head]:
     """Yield what the index needs of each whole line; a damaged line is left out."""
     for offset, line in read_lines(segment):
         if found := _HEAD.fullmatch(line):
-            row_id, fingerprint, digest, status, audio_bytes, duration_s = found.groups()
+            row_id, fingerprint, digest, status, audio_bytes, duration_s, suffix = found.groups()
             yield (
                 offset,
                 json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
                 fingerprint.decode(),
                 digest.decode(),
-                status == b"ok",
+                status.decode(),
                 int(audio_bytes),
                 0.0 if duration_s == b"null" else float(duration_s),
+                suffix.decode() if suffix else "",
             )
 
 
@@ -149,10 +154,10 @@ def read_outcomes(segment: Path) -> Iterator[Outcome]:
             continue
 
 
-def mend(journal: Path) -> int:
-    """Cut torn last lines off all segments; return how many there were. Only for the holder of the lock."""
+def mend(journal: Path, workers: str = "") -> int:
+    """Cut torn last lines off segments; return how many there were. Only for the holder of these workers' lock."""
     torn = 0
-    for segment in list_segments(journal):
+    for segment in list_segments(journal, workers):
         whole = _whole_length(segment)
         if whole < segment.stat().st_size:
             os.truncate(segment, whole)

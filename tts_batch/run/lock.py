@@ -13,7 +13,9 @@ from types import TracebackType
 from typing import Any
 
 from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.plan.shards import Shard
 
+WHOLE = Shard()
 STALE_S = 60.0
 HEARTBEAT_S = 10.0
 
@@ -27,8 +29,9 @@ class RunLock:
     against a file written in the same folder, so that the clocks of two hosts need not agree.
     """
 
-    def __init__(self, folder: Path, name: str = "run") -> None:
-        self.path = folder.resolve() / f"{name}.lock"
+    def __init__(self, folder: Path, shard: Shard = WHOLE) -> None:
+        self._shard = shard
+        self.path = folder.resolve() / f"{shard.name}run.lock"
         self._token = secrets.token_hex(8)
         self._stop = threading.Event()
         self._lost = False
@@ -38,6 +41,10 @@ class RunLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self._try_create():
             self._remove_if_stale()
+        for other in live_locks(self.path.parent):
+            if other != self.path and not other.name.endswith(f"-of-{self._shard.count}-run.lock"):
+                self.path.unlink()
+                raise UsageError(f"Another run works in {self.path.parent}, under {other.name}. Wait for its end.")
         _held_here.add(self.path)
         self._heart.start()
         return self
@@ -104,6 +111,11 @@ class RunLock:
     def _is_ours(self) -> bool:
         owner = read_owner(self.path)
         return owner is not None and owner.get("token") == self._token
+
+
+def live_locks(folder: Path) -> list[Path]:
+    """Return the locks of the runs, each of the whole table or of a shard, that work in `folder` now."""
+    return [path for path in sorted(folder.glob("*run.lock")) if is_live(path)]
 
 
 def read_owner(path: Path) -> dict[str, Any] | None:

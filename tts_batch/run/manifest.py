@@ -15,58 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tts_batch.run.journal import Outcome, sync_folder
+from tts_batch.run.schema import FAILURES_SCHEMA, SCHEMA
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 ROW_GROUP_ROWS = 50_000
 _BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
-
-SCHEMA = pa.schema(
-    [
-        ("row_index", pa.int64()),
-        ("id", pa.string()),
-        ("status", pa.string()),
-        ("reason", pa.string()),
-        ("message", pa.string()),
-        ("audio", pa.string()),
-        ("duration_s", pa.float64()),
-        ("sample_rate", pa.int32()),
-        ("num_frames", pa.int32()),
-        ("max_frames", pa.int32()),
-        ("finish_reason", pa.string()),
-        ("eos", pa.bool_()),
-        ("attempts", pa.int32()),
-        ("seed", pa.int64()),
-        ("attempt_seeds", pa.list_(pa.int64())),
-        ("codes", pa.string()),
-        ("source", pa.string()),
-        ("text", pa.string()),
-        ("task", pa.string()),
-        ("language", pa.string()),
-        ("speaker", pa.string()),
-        ("instruct", pa.string()),
-        ("ref_audio", pa.string()),
-        ("ref_text", pa.string()),
-        ("x_vector_only", pa.bool_()),
-        ("non_streaming", pa.bool_()),
-        ("effective_language", pa.string()),
-        ("effective_speaker", pa.string()),
-        ("instruct_applied", pa.bool_()),
-        ("model", pa.string()),
-        ("model_revision", pa.string()),
-        ("engine", pa.string()),
-        ("runner", pa.string()),
-        ("dtype", pa.string()),
-        ("fingerprint", pa.string()),
-        ("peak", pa.float32()),
-        ("rms_dbfs", pa.float32()),
-        ("clipped_samples", pa.int64()),
-        ("checks", pa.string()),  # JSON: check → result
-        ("num_pieces", pa.int32()),
-    ]
-)
-"""The fixed columns in the fixed order; the input's other columns follow."""
 
 
 @dataclass(slots=True)
@@ -109,6 +64,14 @@ def write_manifests(
             extras = error.extras
 
 
+def count_rows(planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None]) -> Totals:
+    """Return the totals alone."""
+    totals = Totals()
+    for row in planned:
+        totals.count(manifest_row(row, find(row)))
+    return totals
+
+
 class _OtherTypes(Exception):  # noqa: N818 - not an error: what was learned about the input's other columns
     def __init__(self, extras: pa.Schema) -> None:
         super().__init__()
@@ -119,7 +82,8 @@ def _write(
     out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], extras: pa.Schema
 ) -> Totals:
     totals = Totals()
-    with _Table(out / "manifest.parquet", extras) as manifest, _Table(out / "failures.parquet", extras) as failures:
+    tables = _Table(out / "manifest.parquet", SCHEMA, extras), _Table(out / "failures.parquet", FAILURES_SCHEMA, extras)
+    with tables[0] as manifest, tables[1] as failures:
         rows = iter(planned)
         while batch := list(islice(rows, _BATCH_ROWS)):
             values = [manifest_row(row, find(row)) for row in batch]
@@ -158,8 +122,11 @@ def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]
     if row.failure is not None:
         values |= {"status": "failed", "reason": row.failure.reason, "message": row.failure.message, "attempts": 0}
         values |= {"max_frames": None, "seed": row.seed, "fingerprint": None}
+    elif outcome is not None and outcome.status == "pending":
+        values |= {"attempts": outcome.attempts, "attempt_seeds": outcome.attempt_seeds}
     elif outcome is not None:
         values |= {name: getattr(outcome, name) for name in _FROM_OUTCOME}
+        values["failed_attempts"] = outcome.failed_attempts
         values["checks"] = json.dumps(outcome.checks, separators=(",", ":")) if outcome.checks else None
     if values["status"] == "failed":
         values |= {name: _writable(value) for name, value in values.items() if isinstance(value, str)}
@@ -177,11 +144,11 @@ def _writable(text: str) -> str:
 class _Table:
     """A Parquet file under a temporary name until `finish`, written row group by row group."""
 
-    def __init__(self, path: Path, extras: pa.Schema) -> None:
+    def __init__(self, path: Path, fixed: pa.Schema, extras: pa.Schema) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.tmp")
-        self._extras = extras
-        self._schema = pa.schema([*SCHEMA, *_named_apart(extras)])
+        self._fixed, self._extras = fixed, extras
+        self._schema = pa.schema([*fixed, *_named_apart(extras)])
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
@@ -196,7 +163,7 @@ class _Table:
 
     def add(self, values: list[dict[str, Any]], carried: list[Mapping[str, Any]]) -> None:
         """Add rows: the fixed columns, and the input's other columns beside them."""
-        fixed = pa.Table.from_pylist(values, SCHEMA)
+        fixed = pa.Table.from_pylist(values, self._fixed)
         other = list(_columns(carried, self._extras))
         self._waiting.append(pa.table([*fixed.columns, *other], schema=self._schema))
         self._rows += len(values)
@@ -258,7 +225,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _named_apart(extras: pa.Schema) -> list[pa.Field]:
     """Rename to `input_NAME` what would collide with a fixed column or with another of these."""
-    taken = set(SCHEMA.names)
+    taken = set(FAILURES_SCHEMA.names)
     columns = []
     for column in extras:
         name = column.name

@@ -54,13 +54,14 @@ class Pool:
     def __init__(
         self,
         journal: Path,
+        shard_name: str,
         run: int,
         devices: list[Device],
         start: Callable[[Device], Message],
         listener: Listener,
         limits: Limits,
     ) -> None:
-        self._slots = [Slot(journal, f"w{number}", device) for number, device in enumerate(devices)]
+        self._slots = [Slot(journal, f"{shard_name}w{number}", device) for number, device in enumerate(devices)]
         self._journal, self._run_number = journal, run
         self._start_message = start
         self._listener, self._limits = listener, limits

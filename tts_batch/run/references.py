@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tts_batch.engine.request import Reference
+from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
+from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
+from tts_batch.run.sound import Tail
 
 MAX_SPOOLED = 256
 
@@ -69,6 +71,32 @@ def reference_from(message: dict[str, Any] | None) -> Reference | None:
     if message is None:
         return None
     return Reference(key=message["key"], load=partial(_load, message), text=message["text"])
+
+
+class Tails:
+    """The ends of the references in use, to recognise them in clips. For one thread."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._tails: OrderedDict[str, Tail | None] = OrderedDict()  # least recently used first
+
+    def of(self, reference: Reference | None) -> Tail | None:
+        """Return the tail of `reference`; None when there is no reference, or none that can be read."""
+        if reference is None or not self._wanted:
+            return None
+        if reference.key not in self._tails:
+            self._tails[reference.key] = _tail(reference)
+            if len(self._tails) > MAX_SPOOLED:
+                self._tails.popitem(last=False)
+        self._tails.move_to_end(reference.key)
+        return self._tails[reference.key]
+
+
+def _tail(reference: Reference) -> Tail | None:
+    try:
+        return Tail(reference.load(), SAMPLE_RATE_HZ)
+    except (RowError, OSError):
+        return None  # the engine says so of every row that needs it
 
 
 def _load(message: dict[str, Any]) -> NDArray[np.float32]:

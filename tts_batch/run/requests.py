@@ -1,16 +1,18 @@
-"""What the parent tells a worker: how to start, and what to make. And the record of a row that no worker survived."""
+"""What the parent tells a worker: how to start, and what to make."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
-from tts_batch.engine.request import EngineConfig
-from tts_batch.errors import Reason
+from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
 from tts_batch.plan.seeds import derive_seed
+from tts_batch.run.attempts import NEW_DRAW_HELPS
 from tts_batch.run.channel import Message
+from tts_batch.run.checks import CheckLimits
 from tts_batch.run.devices import Device
 from tts_batch.run.index import input_digest
 from tts_batch.run.journal import Outcome
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from tts_batch.plan.planner import GroupTotals
     from tts_batch.plan.rows import PlannedRow
 
+TINY = ("tiny", "tiny-random")  # they make noise of any length, whatever the text
+
 
 def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Device) -> Message:
     """Return the first message to a worker: everything but its segment and its rows."""
@@ -29,8 +33,11 @@ def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Devi
         "out": str(out),
         "engine": config.engine,
         "engine_config": asdict(engine_config(config, group.model, device.kind)),
+        "format": config.format,
         "save_codes": config.save_codes,
         "keep_failed_audio": config.keep_failed_audio,
+        "row_time_limit": config.row_time_limit,
+        "checks": CheckLimits.of(config.checks, speaks=checkpoint.name not in TINY).to_dict(),
         "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
     }
 
@@ -53,14 +60,17 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
     )
 
 
-def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -> Message:
-    """Return the message; its seeds are those of the attempts that the row may have.
+def row_message(
+    planned: PlannedRow, config: JobConfig, spool: ReferenceSpool, reopened: Outcome | None = None
+) -> Message:
+    """Return the message; its seeds are those of the attempts that the row may have now.
 
-    An explicit seed is never changed, so such a row has one attempt.
+    `reopened` is the line that put a row back among the pending ones: what it has tried counts on.
     """
     row = planned.row
-    attempts = config.attempts if row.seed is None else 1
-    later = [derive_seed(config.seed, row.id, attempt=attempt) for attempt in range(1, attempts)]
+    tried = list(reopened.attempt_seeds) if reopened else []
+    if reopened and reopened.reason is not None and reopened.reason not in NEW_DRAW_HELPS:
+        tried = tried[:-1]  # the draw was not at fault: the same again
     reference = None
     if row.ref_audio is not None and planned.reference_key is not None:
         reference = spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
@@ -68,11 +78,27 @@ def row_message(planned: PlannedRow, config: JobConfig, spool: ReferenceSpool) -
         "type": "row",
         "request": request_fields(planned),
         "sampling": asdict(planned.sampling),
-        "seeds": [planned.seed, *later],
+        "seeds": _seeds(planned, config, len(tried)),
+        "tried": tried,
+        "expected_s": planned.expected_frames / FRAMES_PER_S,
         "reference": reference,
         "fingerprint": planned.fingerprint,
         "input_digest": input_digest(planned),
     }
+
+
+def _seeds(planned: PlannedRow, config: JobConfig, tried: int) -> list[int]:
+    """Return the seeds of the row's next attempts.
+
+    An explicit seed is not changed unless that is asked for, and without sampling a seed changes nothing.
+    """
+    sampling, explicit = planned.sampling, planned.row.seed
+    if not (sampling.do_sample or sampling.subtalker_dosample):
+        return [planned.seed]
+    if explicit is not None and not config.retry_changes_seed:
+        return [planned.seed]
+    derive = partial(derive_seed, config.seed, planned.input_id, take=planned.take, explicit=explicit)
+    return [derive(attempt=attempt) for attempt in range(tried, tried + config.attempts)]
 
 
 def request_fields(planned: PlannedRow) -> dict[str, Any]:
@@ -89,19 +115,3 @@ def request_fields(planned: PlannedRow) -> dict[str, Any]:
         "x_vector_only": row.x_vector_only,
         "non_streaming": row.non_streaming,
     }
-
-
-def killer_outcome(planned: PlannedRow, reason: Reason, message: str) -> Outcome:
-    """Return the record of a row that ended its workers instead of itself."""
-    return Outcome(
-        id=planned.row.id,
-        fingerprint=planned.fingerprint,
-        input_digest=input_digest(planned),
-        status="failed",
-        reason=reason,
-        message=message,
-        max_frames=planned.max_frames,
-        attempts=1,
-        seed=planned.seed,
-        attempt_seeds=(planned.seed,),
-    )

@@ -11,6 +11,7 @@ from typing import Any
 
 from tts_batch.errors import UsageError
 from tts_batch.plan.fingerprint import differing_keys
+from tts_batch.plan.shards import Shard
 from tts_batch.run import journal
 from tts_batch.run.clips import remove_clip
 from tts_batch.run.index import JournalIndex
@@ -26,8 +27,10 @@ class Resumed:
     mixed: bool  # clips of other settings are, or may be, among the kept ones
 
 
-def resume(out: Path, settings: Mapping[str, Any], *, overwrite: bool, allow_mixed: bool) -> Resumed:
-    """Open the folder `out`, whose lock the caller holds.
+def resume(
+    out: Path, settings: Mapping[str, Any], shard: Shard, *, overwrite: bool = False, allow_mixed: bool = False
+) -> Resumed:
+    """Open the folder `out`, whose lock for `shard` the caller holds; other shards' folders may be in use.
 
     Raises UsageError when it was made with other settings and `allow_mixed` is not given.
     """
@@ -35,9 +38,9 @@ def resume(out: Path, settings: Mapping[str, Any], *, overwrite: bool, allow_mix
         _clear(out)
     before = read_run(out)
     differ = _check_settings(before.get("settings", settings), settings, allow_mixed=allow_mixed)
-    for leftover in (*out.glob("journal/*/tmp"), out / "journal" / "references"):
+    for leftover in (*out.glob(f"journal/{shard.name}*/tmp"), *out.glob(f"journal/{shard.name}references")):
         shutil.rmtree(leftover, ignore_errors=True)
-    journal.mend(out / "journal")
+    journal.mend(out / "journal", shard.name)
     mixed = differ or bool(before.get("mixed"))
     return Resumed(JournalIndex(out), journal.next_run(out / "journal"), mixed)
 

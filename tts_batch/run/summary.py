@@ -15,10 +15,11 @@ from tts_batch.config import JobConfig
 from tts_batch.errors import ExitStatus, UsageError
 from tts_batch.run.index import JournalIndex
 from tts_batch.run.journal import sync_folder
-from tts_batch.run.lock import is_live
+from tts_batch.run.lock import live_locks
 
 if TYPE_CHECKING:
     from tts_batch.plan.planner import Plan
+    from tts_batch.run.manifest import Totals
 
 _PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "soundfile", "soxr")
 
@@ -43,6 +44,18 @@ class JobSummary:
         return {**asdict(self), "out": str(self.out), "exit_status": int(self.exit_status)}
 
 
+def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **figures: Any) -> JobSummary:
+    """Sum up a run over `rows` rows; `failed`: it could not go on. `figures`: made, audio_s_per_s, wall_s."""
+    if failed:
+        status = ExitStatus.CANNOT_CONTINUE
+    elif totals.pending:
+        status = ExitStatus.STOPPED
+    else:
+        status = ExitStatus.SOME_FAILED if totals.failed else ExitStatus.OK
+    counts = {name: getattr(totals, name) for name in ("ok", "failed", "pending", "audio_s", "reasons")}
+    return JobSummary(exit_status=status, out=out, rows=rows, **counts, **figures)
+
+
 def read_run(out: Path) -> dict[str, Any]:
     """Return run.json, empty when there is none yet."""
     try:
@@ -53,7 +66,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 def write_run(out: Path, facts: dict[str, Any]) -> None:
     """Write run.json, whole or not at all."""
-    temporary = out / ".run.json.tmp"
+    temporary = out / f".run.json.{os.getpid()}.tmp"  # shards write it side by side
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(facts, file, ensure_ascii=False, indent=2)
         file.flush()
@@ -83,6 +96,7 @@ def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> d
         "fingerprint": plan.fingerprint,
         "settings": plan.settings,
         "config": config.model_dump(mode="json"),
+        "working_folder": os.getcwd(),
         "models": [
             {"model": group.model.name, "revision": group.model.checkpoint.revision, "rows": group.num_rows}
             for group in plan.groups
@@ -101,9 +115,10 @@ def read_status(out: Path) -> dict[str, Any]:
     index = JournalIndex(out)
     rows = int(run["counts"]["rows"])
     failed = index.failed + int(run["counts"]["failed_in_plan"])
-    state = "running" if is_live(out / "run.lock") else run["state"]
+    live = live_locks(out)
+    state = "running" if live else run["state"]
     return {
-        "state": "broken off" if state == "running" and not is_live(out / "run.lock") else state,
+        "state": "broken off" if state == "running" and not live else state,
         "rows": rows,
         "ok": index.ok,
         "failed": failed,

@@ -12,40 +12,33 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tts_batch.config import Format
 from tts_batch.engine.errors import EngineError
-from tts_batch.engine.request import Engine, EngineConfig, SamplingParams, SpeechRequest, SpeechResult
+from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
+from tts_batch.run.attempts import Active, is_device_broken
 from tts_batch.run.channel import Channel, Message
-from tts_batch.run.checks import find_fault, measure
-from tts_batch.run.clips import clip_path, encode_codes, encode_wav, quarantine_path
+from tts_batch.run.checks import CheckLimits, Examined, examine
+from tts_batch.run.clips import CONTAINERS, clip_path, digest_of, encode_clip, encode_codes, quarantine_path
 from tts_batch.run.journal import Outcome
-from tts_batch.run.references import reference_from
+from tts_batch.run.outcomes import row_outcome
+from tts_batch.run.references import Tails
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.05
+TIME_LIMIT_POLL_S = 0.1
 PARENT_GONE, BROKEN = 70, 71  # exit statuses, for the log only
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """A row between its arrival and its end."""
-
-    request: SpeechRequest
-    fingerprint: str
-    input_digest: str
-    seeds: list[int]  # one for each attempt that it may have
-    attempts: int = 0
-    kept: dict[str, bytes] = field(default_factory=dict)  # audio of failed attempts, when it is wanted
 
 
 class Worker:
@@ -54,8 +47,12 @@ class Worker:
     def __init__(self, channel: Channel, messages: Iterator[Message], start: Message) -> None:
         self._channel = channel
         self._messages = messages
+        self._format: Format = start["format"]
         self._save_codes: bool = start["save_codes"]
         self._keep_failed_audio: bool = start["keep_failed_audio"]
+        self._limits = CheckLimits(**start["checks"])
+        self._tails = Tails(wanted=self._limits.ref_correlation is not None)
+        self._time_limit_s: float | None = start["row_time_limit"]
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
         self._inbox: deque[Active] = deque()
@@ -65,6 +62,8 @@ class Worker:
         self._engine: Engine | None = None
         self._writer = ClipWriter(Path(start["out"]), Path(start["segment"]), self._report, self._give_up)
         threading.Thread(target=self._control, name="control", daemon=True).start()
+        if self._time_limit_s is not None:
+            threading.Thread(target=self._watch_time, name="time-limit", daemon=True).start()
 
     def run(self, start: Message) -> None:
         """Make rows until the parent has no more."""
@@ -90,7 +89,7 @@ class Worker:
         for message in self._messages:
             with self._arrived:
                 if message["type"] == "row":
-                    self._inbox.append(_active_from(message))
+                    self._inbox.append(Active.from_message(message))
                 elif message["type"] == "end":
                     self._no_more = True
                 elif message["type"] == "stop":
@@ -109,6 +108,20 @@ class Worker:
             if self._engine is not None:
                 self._engine.cancel(request_id)
 
+    def _watch_time(self) -> None:
+        assert self._time_limit_s is not None
+        while True:
+            time.sleep(TIME_LIMIT_POLL_S)
+            begun_before = time.monotonic() - self._time_limit_s
+            with self._arrived:
+                running = [active for active in self._active.values() if active not in self._again]
+                late = [active for active in running if active.began < begun_before and not active.overtime]
+                for active in late:
+                    active.overtime = True
+            for active in late:
+                if self._engine is not None:
+                    self._engine.cancel(active.request.request_id)
+
     # worker → engine
 
     def _requests(self) -> Iterator[SpeechRequest | None]:
@@ -123,6 +136,8 @@ class Worker:
                 active = self._next()
                 if active is None and self._no_more and not self._may_come_again():
                     return
+                if active is not None:
+                    active.begin_attempt()
             yield None if active is None else active.request
 
     def _next(self) -> Active | None:
@@ -133,13 +148,11 @@ class Worker:
             self._channel.send({"type": "pulled"})
         else:
             return None
-        active.request = replace(active.request, seed=active.seeds[active.attempts])
-        active.attempts += 1
         self._active[active.request.request_id] = active
         return active
 
     def _may_come_again(self) -> bool:
-        return not self._stopping and any(row.attempts < len(row.seeds) for row in self._active.values())
+        return not self._stopping and any(active.may_try_again for active in self._active.values())
 
     # engine → writer
 
@@ -149,16 +162,22 @@ class Worker:
             if active is None or active in self._again:
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
-            failure = find_fault(result, active.request.max_frames)
-            if failure is not None and self._keep_failed_audio:
+        if is_device_broken(result):
+            raise EngineError(f"its device is broken: {result.error}")
+        examined = self._examine(active, result)
+        failure = examined.failure
+        if failure is not None:
+            active.note_failure(failure, result, examined.checks)
+            if self._keep_failed_audio:
                 active.kept |= _failed_audio(active, result)
-            if failure is not None and not self._stopping and active.attempts < len(active.seeds):
+        with self._arrived:
+            if failure is not None and active.may_try_again and not self._stopping:
                 self._again.append(active)
                 return
             del self._active[result.request_id]
         if self._stopping and result.finish_reason == "cancelled":
             return  # stays pending
-        outcome = self._outcome(active, result, failure)
+        outcome = row_outcome(active, result, examined, self._constants)
         if failure is None:
             self._put_clip(active, outcome, result)
         else:
@@ -166,11 +185,18 @@ class Worker:
         if not self._active and not self._inbox:
             self._writer.hurry()
 
+    def _examine(self, active: Active, result: SpeechResult) -> Examined:
+        if active.overtime and result.finish_reason == "cancelled":
+            return Examined(Failure("time_limit", f"It was not done after {self._time_limit_s:g} s."))
+        tail = None if active.request.x_vector_only else self._tails.of(active.request.reference)
+        return examine(result, active.request.max_frames, active.expected_s, self._limits, tail)
+
     def _put_clip(self, active: Active, outcome: Outcome, result: SpeechResult) -> None:
         assert result.audio is not None, "find_fault has seen it"
-        path, wav = clip_path(outcome.id), encode_wav(result.audio, result.sample_rate)
-        outcome = replace(outcome, audio=path, audio_bytes=len(wav))
-        files = {path: wav, **active.kept}
+        path = clip_path(outcome.id, CONTAINERS[self._format].suffix)
+        clip = encode_clip(result.audio, result.sample_rate, self._format)
+        outcome = replace(outcome, audio=path, audio_bytes=len(clip), audio_digest=digest_of(clip))
+        files = {path: clip, **active.kept}
         if self._save_codes and result.codes is not None:
             path = clip_path(outcome.id, ".npy")
             outcome = replace(outcome, codes=path)
@@ -180,45 +206,8 @@ class Worker:
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
         for active in self._active.values():
-            self._writer.put(self._outcome(active, None, failure), active.kept)
-
-    def _outcome(self, active: Active, result: SpeechResult | None, failure: Failure | None) -> Outcome:
-        seeds = active.seeds[: active.attempts]
-        outcome = Outcome(
-            id=active.request.request_id,
-            fingerprint=active.fingerprint,
-            input_digest=active.input_digest,
-            status="failed" if failure else "ok",
-            reason=failure.reason if failure else None,
-            message=failure.message if failure else None,
-            max_frames=active.request.max_frames,
-            attempts=active.attempts,
-            seed=seeds[-1],
-            attempt_seeds=tuple(seeds),
-            **self._constants,
-        )
-        if result is None:
-            return outcome
-        outcome = replace(
-            outcome,
-            num_frames=int(result.num_frames),
-            finish_reason=result.finish_reason,
-            eos=bool(result.eos),
-            effective_language=result.effective.get("language"),
-            effective_speaker=result.effective.get("speaker"),
-            instruct_applied=bool(result.effective.get("instruct")),
-        )
-        if failure is not None or result.audio is None:
-            return outcome
-        levels = measure(result.audio)
-        return replace(
-            outcome,
-            duration_s=result.audio.size / result.sample_rate,
-            sample_rate=result.sample_rate,
-            peak=levels.peak,
-            rms_dbfs=levels.rms_dbfs,
-            clipped_samples=levels.clipped_samples,
-        )
+            active.note_failure(failure, None)
+            self._writer.put(row_outcome(active, None, Examined(failure), self._constants), active.kept)
 
     # writer → parent
 
@@ -232,21 +221,13 @@ class Worker:
         _leave(BROKEN)
 
 
-def _active_from(message: Message) -> Active:
-    request = SpeechRequest(
-        **message["request"],
-        seed=message["seeds"][0],
-        sampling=SamplingParams(**message["sampling"]),
-        reference=reference_from(message["reference"]),
-    )
-    return Active(request, message["fingerprint"], message["input_digest"], message["seeds"])
-
-
 def _failed_audio(active: Active, result: SpeechResult) -> dict[str, bytes]:
     audio = result.audio
     if audio is None or audio.ndim != 1 or not audio.size or result.sample_rate <= 0:
         return {}
-    return {quarantine_path(result.request_id, active.attempts): encode_wav(audio, result.sample_rate)}
+    return {
+        quarantine_path(result.request_id, len(active.attempt_seeds)): encode_clip(audio, result.sample_rate, "wav")
+    }
 
 
 def _die_with_children() -> None:

@@ -169,6 +169,5 @@ class ClipWriter:
 
 def _write_failed(outcome: Outcome, error: OSError) -> Outcome:
     message = f"The clip could not be written: {error.strerror}."
-    return replace(
-        outcome, status="failed", reason="write_failed", message=message, audio=None, audio_bytes=0, codes=None
-    )
+    outcome = replace(outcome, status="failed", reason="write_failed", message=message)
+    return replace(outcome, audio=None, audio_bytes=0, audio_digest=None, codes=None)

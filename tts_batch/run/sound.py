@@ -1,0 +1,134 @@
+"""What can be heard in a waveform, in figures: loudness, silences, noise, and a reference that leaked into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Audio = NDArray[np.float32]
+
+WINDOW_S = 0.02
+QUIET_DB = 40.0  # a window so far under the loudest one is silence …
+QUIET_DBFS = -70.0  # … and so is one under this, however quiet the rest
+_SPECTRUM_SAMPLES = 1_024
+_MAX_SPECTRA = 64  # spread over the clip: enough for a mean, and it costs the same for every clip
+
+LEAK_RATE_HZ = 4_000
+LEAK_S = 1.0
+LEAK_SEARCH_S = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Loudness figures of a waveform; full scale is ±1."""
+
+    peak: float
+    rms_dbfs: float
+    clipped_samples: int
+
+
+def measure(audio: Audio) -> Levels:
+    """Measure samples [samples]; there must be at least one, and all must be finite."""
+    low, high = float(audio.min()), float(audio.max())
+    rms = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
+    peak = max(-low, high)
+    return Levels(peak, dbfs(rms), int(np.count_nonzero(np.abs(audio) > 1.0)) if peak > 1.0 else 0)
+
+
+def dbfs(amplitude: float) -> float:
+    return 20.0 * float(np.log10(max(amplitude, 1e-10)))  # silence: -200 dBFS, a number that every table can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Silences:
+    """Seconds: before the first sound, after the last, and the longest between two."""
+
+    head_s: float
+    tail_s: float
+    inner_s: float
+
+
+def find_silences(audio: Audio, sample_rate_hz: int) -> Silences:
+    """Find the silences of samples [samples], in windows of 20 ms."""
+    size = max(1, round(sample_rate_hz * WINDOW_S))
+    windows = audio[: audio.size // size * size].reshape(-1, size)
+    if not len(windows):
+        return Silences(0.0, 0.0, 0.0)
+    power = np.einsum("ij,ij->i", windows, windows, dtype=np.float32) / size
+    threshold = max(float(power.max()) * 10 ** (-QUIET_DB / 10), 10 ** (QUIET_DBFS / 10))
+    loud = np.flatnonzero(power > threshold)
+    window_s = size / sample_rate_hz
+    if not loud.size:
+        return Silences(len(windows) * window_s, 0.0, 0.0)
+    gap = int(np.diff(loud).max(initial=1)) - 1
+    return Silences(int(loud[0]) * window_s, (len(windows) - 1 - int(loud[-1])) * window_s, gap * window_s)
+
+
+def flatness(audio: Audio) -> float:
+    """Return how flat the spectrum of samples [samples] is: 0 a tone, voices under 0.2, white noise 0.56.
+
+    It is the mean over spectra of 1,024 samples of their geometric by their arithmetic mean; the quiet half of a clip
+    does not count. A clip of fewer samples has 0.
+    """
+    count = audio.size // _SPECTRUM_SAMPLES
+    if not count:
+        return 0.0
+    blocks = audio[: count * _SPECTRUM_SAMPLES].reshape(count, _SPECTRUM_SAMPLES)
+    if count > _MAX_SPECTRA:
+        blocks = blocks[np.linspace(0, count - 1, _MAX_SPECTRA).astype(np.intp)]
+    energy = np.einsum("ij,ij->i", blocks, blocks)
+    blocks = blocks[energy >= np.median(energy)] * np.hanning(_SPECTRUM_SAMPLES).astype(np.float32)
+    power = np.square(np.abs(np.fft.rfft(blocks)))[:, 1:] + 1e-12
+    return float(np.mean(np.exp(np.log(power).mean(axis=1)) / power.mean(axis=1)))
+
+
+def zero_crossings(audio: Audio) -> float:
+    """Return the share of samples [samples] whose sign differs from the one before: voices under 0.2, noise 0.5."""
+    negative = np.signbit(audio)
+    return float(np.count_nonzero(negative[1:] != negative[:-1])) / max(audio.size - 1, 1)
+
+
+class Tail:
+    """The last second of a reference, to be recognised at the head of a clip."""
+
+    def __init__(self, reference: Audio, sample_rate_hz: int) -> None:
+        """`reference`: samples [samples], of at least a second or it is never recognised."""
+        slow = _slow_down(reference, sample_rate_hz)
+        self._length_s = reference.size / sample_rate_hz
+        self._size = round(LEAK_S * LEAK_RATE_HZ)
+        tail = slow[-self._size :] - slow[-self._size :].mean() if slow.size >= self._size else np.zeros(0, np.float32)
+        norm = float(np.linalg.norm(tail))
+        self._tail = tail / norm if norm > 0 else tail[:0]
+
+    @cached_property
+    def _spectrum(self) -> tuple[int, NDArray[np.complexfloating]]:
+        searched = self._size + round(self.searched_s * LEAK_RATE_HZ)
+        size = 1 << (searched - 1).bit_length()
+        return size, np.conj(np.fft.rfft(self._tail, size))
+
+    @property
+    def searched_s(self) -> float:
+        """How much of a clip's head is searched: a reference that leaked whole ends within it."""
+        return min(self._length_s + LEAK_S, LEAK_SEARCH_S)
+
+    def correlation(self, audio: Audio, sample_rate_hz: int) -> float:
+        """Return the best correlation, 0..1, of the tail with any second of the head of samples [samples]."""
+        head = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
+        if not self._tail.size or head.size < self._size:
+            return 0.0
+        size, spectrum = self._spectrum
+        products = np.fft.irfft(np.fft.rfft(head, size) * spectrum, size)[: head.size - self._size + 1]
+        energy = np.concatenate([[0.0], np.cumsum(np.square(head, dtype=np.float64))])
+        norms = np.sqrt(energy[self._size :] - energy[: -self._size])
+        heard = norms > 0.05 * norms.max()  # what is nearly silent correlates with anything
+        return float(np.max(np.abs(products[heard]) / norms[heard], initial=0.0))
+
+
+def _slow_down(audio: Audio, sample_rate_hz: int) -> Audio:
+    """Average samples down to about 4 kHz: enough to tell one recording from another."""
+    step = max(1, sample_rate_hz // LEAK_RATE_HZ)
+    slow: Audio = audio[: audio.size // step * step].reshape(-1, step).mean(axis=1, dtype=np.float32)
+    return slow

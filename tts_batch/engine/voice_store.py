@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FLUSH_S = 5.0
 VERSION = 1  # of the files, and of how audio is made ready for the encoders
 
 
@@ -64,17 +66,20 @@ class VoiceStore:
         self._pending.append(
             (key, HostCopy(x_vector.float()), None if codes is None else HostCopy(codes.to(torch.int16)))
         )
-        self._write([entry for entry in self._pending if entry[1].is_done and (entry[2] is None or entry[2].is_done)])
+        self._write_done()
 
     def flush(self) -> None:
-        """Write all that was saved."""
-        if self._pending and torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self._write(self._pending)
+        """Write all that was saved, except what the device does not hand out in time."""
+        deadline_s = time.monotonic() + FLUSH_S
+        self._write_done()
+        while self._pending and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+            self._write_done()
 
-    def _write(self, entries: list[tuple[str, HostCopy, HostCopy | None]]) -> None:
-        self._pending = [entry for entry in self._pending if entry not in entries]
-        for key, x_vector, codes in entries:
+    def _write_done(self) -> None:
+        done = [entry for entry in self._pending if entry[1].is_done and (entry[2] is None or entry[2].is_done)]
+        self._pending = [entry for entry in self._pending if entry not in done]
+        for key, x_vector, codes in done:
             arrays = {"x_vector": x_vector.numpy()} | ({} if codes is None else {"codes": codes.numpy()})
             if self._is_writable:
                 self._write_file(self._path(key), arrays)

@@ -173,6 +173,18 @@ def test_many_rows_are_spoken_side_by_side(open_tiny: Callable[..., NativeEngine
             np.testing.assert_allclose(result.audio, whole[name].audio, atol=5e-5)
 
 
+def test_a_row_that_does_not_fit_alone_is_forgotten(decoder: Decode) -> None:
+    def fail_late(runner: ScriptedRunner) -> None:
+        if runner.num_steps > 5:
+            raise torch.OutOfMemoryError("scripted")
+
+    runner = ScriptedRunner(1, on_step=fail_late)
+    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
+    (result,) = scripted_generation([ask("a", max_frames=30)], runner, code2wav=code2wav).results()
+    assert result.reason == "out_of_memory"
+    assert code2wav._rows == {}
+
+
 def test_cancelled_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
     chunks, failed, started = Chunks(), [], threading.Event()
 

@@ -220,6 +220,7 @@ class Generation:
         limit = self._runner.max_num_seqs
         if limit == 1:
             row = rows.pop(0)
+            self._code2wav.drop(row.request.request_id)
             message = "the device has too little memory to decode this row, even alone."
             self._put(error_result(row.request.request_id, "out_of_memory", message))
         else:

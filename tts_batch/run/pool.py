@@ -136,7 +136,7 @@ class Pool:
         slot.last_sign = time.monotonic()
         match message["type"]:
             case "ready":
-                slot.ready = True
+                slot.ready = slot.ever_ready = True
                 self._listener.worker_ready()
             case "pulled":
                 slot.holding.pull()
@@ -167,7 +167,7 @@ class Pool:
         if self._stopping_since is not None or (slot.told_end and not len(slot.holding)):
             return
         self._last_death = how
-        if not slot.ready and slot.starts == 1:
+        if slot.cannot_start:
             raise CannotContinueError(f"The engine cannot start: {how}.")
         slot.deaths_in_a_row += 1
         guilty = self._dispatch.bury(slot.holding)

@@ -15,6 +15,7 @@ from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import Holding
 
 REAP_S = 10.0
+STARTS = 3  # of a first worker that a signal ends before its engine is open
 _LIKELY = {
     signal.SIGKILL: "most often the machine ran out of memory",
     signal.SIGBUS: "most often /dev/shm is too small: give the container a larger one, as with --shm-size",
@@ -32,6 +33,7 @@ class Slot:
         self.starts = 0
         self.deaths_in_a_row = 0  # without a row that ended, or was found guilty, between them
         self.killers_in_a_row = 0  # guilty rows without one that ended between them
+        self.ever_ready = False
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
         self._reset()
@@ -39,7 +41,7 @@ class Slot:
     def _reset(self) -> None:
         self.ready = self.told_end = self.said_bye = False
         self.cause = ""  # why the parent ended it, or what it said before it broke
-        self.stalled = False
+        self.stalled = self.died_of_signal = False
         self.last_sign = time.monotonic()
 
     def start(self, segment: Path, start: Message) -> Channel:
@@ -64,10 +66,12 @@ class Slot:
         return self.channel
 
     def send(self, message: Message) -> None:
-        """Send a message; a worker that cannot take it is ended, and its channel tells so."""
+        """Send a message; a worker that cannot take it is ended. That one is gone, its channel tells."""
         assert self.channel is not None
         try:
             self.channel.send(message)
+        except ConnectionError:
+            return
         except (OSError, ChannelError) as error:
             self.kill(self.cause or f"it did not take a message ({error})")
 
@@ -93,10 +97,16 @@ class Slot:
         except subprocess.TimeoutExpired:
             self.kill("it closed its channel and did not end")
             status = self.process.wait(REAP_S)
+        self.died_of_signal = status < 0 and not self.cause
         self.kill()  # children of the engine that outlived it
         self.channel.close()
         self.process = self.channel = None
         return f"worker {self.name} {self._how(status)}{self._last_lines()}"
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether its engine never opened, and not because somebody or the machine killed it once or twice."""
+        return not self.ever_ready and (not self.died_of_signal or self.starts >= STARTS)
 
     def _how(self, status: int) -> str:
         if self.cause:

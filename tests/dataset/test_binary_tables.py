@@ -102,9 +102,17 @@ def test_b46_channels_in_nested_lists(read: ReadRows) -> None:
 
 def test_b47_structs_of_bytes_and_path(read: ReadRows) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    cells = [{"bytes": None, "path": "clips/a.wav"}, {"bytes": b"RIFFx", "path": "3f9c"}, {"bytes": None, "path": None}]
-    write(read.folder / "t.parquet", {"text": ["a", "b", "c"], "ref_audio": pa.array(cells, kind)})
-    by_path, by_bytes, nothing = read("t.parquet")
+    cells = [
+        {"bytes": None, "path": "clips/a.wav"},
+        {"bytes": b"RIFFx", "path": "3f9c"},
+        {"bytes": None, "path": None},
+        {"bytes": b"", "path": "clips/a.wav"},
+        {"bytes": b"", "path": None},
+    ]
+    write(read.folder / "t.parquet", {"text": list("abcde"), "ref_audio": pa.array(cells, kind)})
+    by_path, by_bytes, nothing, by_path_too, nothing_too = read("t.parquet")
+    assert by_path_too.ref_audio and by_path_too.ref_audio.path == str(read.folder / "clips/a.wav")
+    assert nothing_too.ref_audio is None
     assert by_path.ref_audio and by_path.ref_audio.path == str(read.folder / "clips/a.wav")
     assert by_bytes.ref_audio and by_bytes.ref_audio.data == b"RIFFx"
     assert nothing.ref_audio is None

@@ -74,12 +74,22 @@ def test_b63_data_uris_that_are_broken(uri: str) -> None:
     assert reason_of(uri) == "ref_unreadable"
 
 
-def test_b63_bare_base64_is_a_path_that_is_not_there() -> None:
-    ref = parse(base64.b64encode(bytes(9000)).decode())  # one name of 12,000 characters
+@pytest.mark.parametrize("num_bytes", [300, 97_000])
+def test_b63_bare_base64_is_a_path_that_is_not_there(num_bytes: int) -> None:
+    ref = parse(base64.b64encode(bytes(num_bytes)).decode())
     assert ref is not None and ref.path is not None
-    with pytest.raises(RowError) as caught:
+    assert len(ref.label) < 1000
+    with pytest.raises(RowError, match="write it as data:audio/wav;base64,") as caught:
         content_key(ref)
     assert caught.value.reason == "ref_missing"
+    assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize("cell", [["x" * 9000], 9 * [9**99], {"x" * 9000: 1}], ids=["path", "list", "struct"])
+def test_messages_stay_short(cell: Any, tmp_path: Path) -> None:
+    with pytest.raises(RowError) as caught:
+        parse(cell, root=tmp_path)
+    assert len(caught.value.message) < 500
 
 
 @pytest.mark.parametrize(

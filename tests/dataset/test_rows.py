@@ -62,6 +62,22 @@ def test_b17_short_text_is_fine_and_unchanged(read: ReadRows, text: str) -> None
     assert (row.text, row.failure) == (text, None)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": None}, "text is empty: there is nothing to speak."),
+        ({"text": "…"}, "text '…' holds no letter or digit: there is nothing to speak."),
+        ({"text": ["a"]}, "text is a list: it takes text."),
+        ({"text": "a", "speaker": 0.5}, "speaker is a number: it takes text."),
+        ({"text": "a", "ref_audio": 5}, "ref_audio is an integer: give a path, bytes or an audio struct."),
+        ({"text": "a", "seed": "x" * 9000}, f"seed is '{'x' * 200}…': it takes a whole number"),
+    ],
+)
+def test_messages_speak_of_cells_in_plain_words(read: ReadRows, row: dict[str, Any], message: str) -> None:
+    failure = from_dicts(read, row)[0].failure
+    assert failure is not None and failure.message.startswith(message)
+
+
 def test_a_row_without_the_text_key_is_empty(read: ReadRows) -> None:
     assert reasons(from_dicts(read, {"text": "a", "id": "x"}, {"id": "y"})) == [None, "empty_text"]
 

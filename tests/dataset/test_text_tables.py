@@ -31,7 +31,7 @@ def test_csv_lines_that_are_broken_are_one_row_each(read: ReadRows) -> None:
     rows = read.written("t.csv", table)
     assert reasons(rows) == [None, "bad_row", "bad_row", "bad_row", "bad_row", None, "bad_row"]
     messages = [row.failure.message for row in rows if row.failure]
-    assert "line 3 has 1 fields where 2 are expected" in messages[0]
+    assert "line 3 has 1 field where 2 are expected" in messages[0]
     assert "line 5 is not UTF-8" in messages[2]
     assert "line 8" in messages[4]
 
@@ -49,6 +49,7 @@ def test_b43_json_lines_end_at_newlines_only(read: ReadRows) -> None:
     rows = read.written("t.jsonl", b"".join(lines))
     assert reasons(rows) == [None, None, "bad_row", "bad_row", "bad_row", None]
     assert rows[1].text == "two\u2028lines"
+    assert rows[4].failure and rows[4].failure.message == "line 6 is not a JSON object: it is a list"
     assert [row.source for row in rows] == [f"t.jsonl:{n}" for n in (1, 3, 4, 5, 6, 7)]
     assert all(f"line {n}" in row.failure.message for n, row in zip((4, 5, 6), rows[2:5], strict=True) if row.failure)
 

@@ -16,6 +16,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
+from tts_batch.dataset.cells import quote
 from tts_batch.dataset.sniff import decode_with_ffmpeg, sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
@@ -27,6 +28,7 @@ LONG_REFERENCE_S = 30.0  # above: remarked; clones get worse
 MAX_REFERENCE_S = 120.0  # above: refused; audio is never cut under a whole transcript
 SILENT_PEAK = 1e-4  # -80 dBFS beside any constant offset: dither, not speech
 QUIET_PEAK = 0.01  # -40 dBFS
+_LONG_PATH_CHARS = 255  # more is seldom a path, and often base64
 
 log = logging.getLogger(__name__)
 
@@ -184,10 +186,16 @@ def _stat(ref: RefAudio) -> os.stat_result:
     try:
         found = os.stat(ref.path)
     except (OSError, ValueError) as error:
-        raise RowError("ref_missing", f"ref_audio {ref.label!r} is not there: looked for {ref.path}.") from error
+        raise RowError("ref_missing", _not_there(ref.path, ref.label)) from error
     if not stat.S_ISREG(found.st_mode):
         raise RowError("ref_unreadable", f"ref_audio {ref.path} is not a file.")
     return found
+
+
+def _not_there(path: str, label: str) -> str:
+    if len(path) <= _LONG_PATH_CHARS:
+        return f"ref_audio {label!r} is not there: looked for {path}."
+    return f"ref_audio {quote(label)} names no file: if it is base64, write it as data:audio/wav;base64,…"
 
 
 def _open(path: str) -> BufferedReader:

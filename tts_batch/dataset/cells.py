@@ -14,6 +14,17 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_SEED = 2**63 - 1
 _TRUE = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "0"})
+_KINDS: dict[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    bytes: "bytes",
+    list: "a list",
+    tuple: "a list",
+    dict: "a struct",
+}
 _TASK_OF: dict[str, Task] = {task.replace("_", ""): task for task in TASKS} | {"voiceclone": "base", "clone": "base"}
 
 
@@ -22,6 +33,19 @@ def is_empty(cell: Any) -> bool:
     if isinstance(cell, str):
         return not cell.strip()
     return cell is None or (isinstance(cell, float) and isnan(cell))
+
+
+def quote(cell: object) -> str:
+    """A cell as a message shows it: a cell may hold a whole recording, a message holds no more than 200 of it."""
+    if isinstance(cell, str):
+        return repr(cell if len(cell) <= 200 else cell[:200] + "…")
+    shown = repr(cell)
+    return shown if len(shown) <= 200 else shown[:200] + "…"
+
+
+def kind_of(cell: Any) -> str:
+    """What a cell holds, in the words of a message."""
+    return _KINDS.get(type(cell), f"a {type(cell).__name__}")
 
 
 def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
@@ -39,7 +63,7 @@ def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
             raise RowError(reason, f"{column} is bytes that are not UTF-8: {error.reason}.") from error
     if isinstance(cell, int) and not isinstance(cell, bool):
         return str(cell)
-    raise RowError(reason, f"{column} is a {type(cell).__name__}, not text.")
+    raise RowError(reason, f"{column} is {kind_of(cell)}: it takes text.")
 
 
 def parse_flag(cell: Any, column: str) -> bool | None:
@@ -53,7 +77,7 @@ def parse_flag(cell: Any, column: str) -> bool | None:
         return True
     if word in _FALSE:
         return False
-    raise RowError("bad_row", f"{column} is {cell!r}: it takes true or false.")
+    raise RowError("bad_row", f"{column} is {quote(cell)}: it takes true or false.")
 
 
 def parse_whole(cell: Any, column: str, low: int, high: int, reason: Reason) -> int | None:
@@ -62,7 +86,7 @@ def parse_whole(cell: Any, column: str, low: int, high: int, reason: Reason) -> 
         return None
     value = _whole(cell)
     if value is None or not low <= value <= high:
-        raise RowError(reason, f"{column} is {cell!r}: it takes a whole number from {low} to {high}.")
+        raise RowError(reason, f"{column} is {quote(cell)}: it takes a whole number from {low} to {high}.")
     return value
 
 
@@ -81,5 +105,5 @@ def parse_task(cell: Any) -> Task | None:
         return None
     task = _TASK_OF.get("".join(char for char in str(cell).casefold() if char.isalnum()))
     if task is None:
-        raise RowError("wrong_task", f"task is {cell!r}: it takes {', '.join(TASKS)}.")
+        raise RowError("wrong_task", f"task is {quote(cell)}: it takes {', '.join(TASKS)}.")
     return task

@@ -6,6 +6,7 @@ import re
 from hashlib import blake2b
 from typing import Any
 
+from tts_batch.dataset.cells import kind_of, quote
 from tts_batch.dataset.notes import Notes
 from tts_batch.errors import RowError
 
@@ -23,7 +24,7 @@ def parse_id(cell: Any, notes: Notes, where: str) -> str:
         notes.add("id is a whole number stored as a float; 1.0 is read as 1", where)
         cell = int(cell)
     if isinstance(cell, bool) or not isinstance(cell, str | int):
-        raise RowError("bad_id", f"id {cell!r} is a {type(cell).__name__}: give text or an integer.")
+        raise RowError("bad_id", f"id {quote(cell)} is {kind_of(cell)}: give text or an integer.")
     text = str(cell).strip()
     if len(text) > MAX_ID_CHARS:
         raise RowError("bad_id", f"id has {len(text)} characters, more than {MAX_ID_CHARS}: {text[:40]!r}…")

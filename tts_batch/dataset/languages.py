@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from tts_batch.dataset.cells import quote
 from tts_batch.errors import RowError
 
 _CODES: dict[str, str] = {
@@ -46,4 +47,4 @@ def _unknown(value: str, wanted: str) -> str:
     if wanted.endswith("_dialect"):
         hint = " A dialect comes with its speaker (eric, dylan) when the language is Chinese or auto."
     allowed = ", ".join(LANGUAGES)
-    return f"language {value!r} is not one of {allowed}, their ISO codes, or auto.{hint}"
+    return f"language {quote(value)} is not one of {allowed}, their ISO codes, or auto.{hint}"

@@ -15,13 +15,14 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from tts_batch.dataset.cells import parse_string
+from tts_batch.dataset.cells import kind_of, parse_string, quote
 from tts_batch.dataset.fetch import Fetcher
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _WEB = re.compile("https?:", re.IGNORECASE)
+_MAX_PATH_CHARS = 4096  # of Linux: what is longer is no path, but most likely base64
 
 
 class RefCells:
@@ -40,7 +41,7 @@ class RefCells:
         """Begin to fetch the URL in a cell that will be parsed later, if it holds one."""
         if isinstance(cell, list | tuple) and len(cell) == 1:
             cell = cell[0]
-        if isinstance(cell, Mapping) and cell.get("bytes") is None and cell.get("array") is None:
+        if isinstance(cell, Mapping) and _is_nothing(cell.get("bytes")) and cell.get("array") is None:
             cell = cell.get("path")
         if self._fetcher is not None and isinstance(cell, str) and _WEB.match(url := cell.strip()):
             self._fetcher.start(url)
@@ -58,10 +59,8 @@ class RefCells:
         if isinstance(cell, list | tuple):
             return self._from_list(cell)
         if isinstance(cell, np.ndarray):
-            raise RowError("ref_unreadable", "ref_audio is bare samples: give a struct with array and sampling_rate.")
-        raise RowError(
-            "ref_unreadable", f"ref_audio is a {type(cell).__name__}: give a path, bytes or an audio struct."
-        )
+            raise RowError("ref_unreadable", "ref_audio is samples without their rate: give array and sampling_rate.")
+        raise RowError("ref_unreadable", f"ref_audio is {kind_of(cell)}: give a path, bytes or an audio struct.")
 
     def _from_string(self, cell: str) -> RefAudio | None:
         text = (parse_string(cell, "ref_audio", "ref_missing") or "").strip()
@@ -89,8 +88,8 @@ class RefCells:
         if self._root is not None:
             path = os.path.realpath(path)  # and this path is the one opened, so that no link leads elsewhere
             if not Path(path).is_relative_to(self._root):
-                raise RowError("ref_forbidden", f"ref_audio {_short(label)} lies outside --audio-root {self._root}.")
-        return RefAudio(path=path, label=label)
+                raise RowError("ref_forbidden", f"ref_audio {quote(label)} lies outside --audio-root {self._root}.")
+        return RefAudio(path=path, label=label if len(label) <= _MAX_PATH_CHARS else _hash(label.encode()))
 
     def _absolute(self, path: str, label: str) -> str:
         if os.path.isabs(path):
@@ -98,13 +97,13 @@ class RefCells:
         starts = [start for start in (self._folder, self._root) if start is not None]
         if not starts:
             raise RowError(
-                "ref_missing", f"ref_audio {_short(label)} is relative, but the table is remote: give --audio-root."
+                "ref_missing", f"ref_audio {quote(label)} is relative, but the table is remote: give --audio-root."
             )
         candidates = [os.path.join(start, path) for start in starts]
         return next(filter(os.path.exists, candidates), candidates[0])
 
     def _from_struct(self, cell: Mapping[str, Any]) -> RefAudio | None:
-        if cell.get("bytes") is not None:
+        if not _is_nothing(cell.get("bytes")):
             return _from_bytes(cell["bytes"])
         if cell.get("array") is not None:
             return _from_samples(cell["array"], cell.get("sampling_rate"))
@@ -112,9 +111,7 @@ class RefCells:
         if path is not None:
             return self.parse(str(path) if isinstance(path, str | os.PathLike) else path)
         if cell and not {"bytes", "array", "path"} & cell.keys():
-            raise RowError(
-                "ref_unreadable", f"ref_audio has the fields {', '.join(cell)}: it needs bytes, path or array."
-            )
+            raise RowError("ref_unreadable", f"ref_audio is {quote(dict(cell))}: it needs bytes, path or array.")
         return None
 
     def _from_list(self, cell: list[Any] | tuple[Any, ...]) -> RefAudio | None:
@@ -125,18 +122,27 @@ class RefCells:
 
 def _refusal(scheme: str, url: str) -> str:
     hint = "give --allow-url to fetch it, or " if scheme in {"http", "https"} else ""
-    return f"ref_audio {_short(url)} is a URL: {hint}download it and name the file."
+    return f"ref_audio {quote(url)} is a URL: {hint}download it and name the file."
 
 
 def _from_bytes(data: Any) -> RefAudio | None:
     if not isinstance(data, bytes):
-        raise RowError("ref_unreadable", f"ref_audio's bytes are a {type(data).__name__}.")
-    return RefAudio(data=data, label=f"sha256:{hashlib.sha256(data).hexdigest()}") if data else None
+        raise RowError("ref_unreadable", f"ref_audio's bytes are {kind_of(data)}: give the bytes of a file.")
+    return RefAudio(data=data, label=_hash(data)) if data else None
+
+
+def _hash(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _is_nothing(data: Any) -> bool:
+    """Whether a struct leaves its bytes open, so that its path counts: some writers leave them empty, not null."""
+    return data is None or (isinstance(data, bytes) and not data)
 
 
 def _from_samples(array: Any, rate: Any) -> RefAudio:
     if not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0 or rate != int(rate):
-        raise RowError("ref_unreadable", f"ref_audio has samples but sampling_rate is {rate!r}: it is needed in hertz.")
+        raise RowError("ref_unreadable", f"ref_audio's sampling_rate is {quote(rate)}: samples need theirs in hertz.")
     try:
         samples = np.asarray(array)
     except ValueError as error:
@@ -170,10 +176,6 @@ def _path_of_file_uri(uri: str) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in {"", "localhost"}:
-            raise RowError("ref_missing", f"ref_audio {_short(uri)} names the host {host}: write file:///path.")
+            raise RowError("ref_missing", f"ref_audio {quote(uri)} names the host {host}: write file:///path.")
         rest = slash + path
     return unquote(rest)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:200] + "…")

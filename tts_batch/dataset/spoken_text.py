@@ -27,8 +27,8 @@ def has_speech(text: str) -> bool:
 def check_text(text: str | None, notes: Notes, where: str) -> None:
     """Raise RowError(empty_text) when there is nothing to speak; remark on what will probably sound wrong."""
     if text is None or not has_speech(text):
-        shown = "nothing" if text is None else repr(text[:40])
-        raise RowError("empty_text", f"text is {shown}: it holds no letter or digit to speak.")
+        shown = "text is empty" if text is None else f"text {text[:40]!r} holds no letter or digit"
+        raise RowError("empty_text", f"{shown}: there is nothing to speak.")
     if text.isascii() and text.isprintable():
         return
     if _DAMAGED.search(text):

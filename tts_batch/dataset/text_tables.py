@@ -9,12 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from tts_batch.dataset.cells import kind_of
 from tts_batch.dataset.columns import is_known
 from tts_batch.dataset.files import TableFile
 from tts_batch.dataset.tables import RawRow
@@ -37,9 +38,14 @@ class _TextTable:
 
     types: Mapping[str, Any] = MappingProxyType({})
     audio_columns: frozenset[str] = frozenset()
+    _names: tuple[str, ...]  # the file's own columns
 
     def __init__(self, file: TableFile) -> None:
         self.file = file
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self._names, *(name for name, _ in self.file.partitions if name not in self._names))
 
     def sample(self, names: Collection[str]) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
@@ -49,6 +55,21 @@ class _TextTable:
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         raise NotImplementedError
+
+    def _row_maker(self, columns: Collection[str]) -> Callable[[int, list[str]], RawRow]:
+        """Return what makes a line's number and fields a row with the cells of `columns`."""
+        constant = {name: value for name, value in self.file.partitions if name in columns}
+        wanted = [(i, name) for i, name in enumerate(self._names) if name in columns]
+
+        def to_row(number: int, fields: list[str]) -> RawRow:
+            if len(fields) != len(self._names):
+                has = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+                return RawRow(number, {}, f"line {number} has {has} where {len(self._names)} are expected.")
+            if any(not field.isascii() and _has_undecoded(field) for field in fields):
+                return RawRow(number, {}, f"line {number} is not UTF-8.")
+            return RawRow(number, {name: fields[i] for i, name in wanted} | constant)
+
+        return to_row
 
 
 class CsvTable(_TextTable):
@@ -60,15 +81,10 @@ class CsvTable(_TextTable):
             header = _next_record(reader)
         if isinstance(header, csv.Error):
             raise UsageError(f"{file.name}: the header cannot be read: {header}")
-        self._header = _checked_header(header or [], file)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self._header, *(name for name, _ in self.file.partitions if name not in self._header))
+        self._names = _checked_header(header or [], file)
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
-        constant = {name: value for name, value in self.file.partitions if name in columns}
-        wanted = [(i, name) for i, name in enumerate(self._header) if name in columns]
+        to_row = self._row_maker(columns)
         with _csv_reader(self.file) as reader:
             _next_record(reader)
             while True:
@@ -80,7 +96,7 @@ class CsvTable(_TextTable):
                     last = f" to {reader.line_num}" if reader.line_num > number else ""
                     yield RawRow(number, {}, f"line {number}{last} is not CSV: {record}")
                 elif record:
-                    yield _row(number, record, wanted, constant, len(self._header))
+                    yield to_row(number, record)
 
 
 class UnquotedTable(_TextTable):
@@ -94,17 +110,12 @@ class UnquotedTable(_TextTable):
         self._has_header = separator == "\t" or all(is_known(field) for field in fields)
         if not self._has_header and len(fields) not in _PIPE_COLUMNS:
             raise UsageError(
-                f"{file.name}: the first line has {len(fields)} fields; a list has id|text or id|text|text."
+                f"{file.name}: the first line is {'|'.join(fields)[:80]!r}; a list has id|text or id|text|text."
             )
-        self._header = _checked_header(fields if self._has_header else _PIPE_COLUMNS[len(fields)], file)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self._header, *(name for name, _ in self.file.partitions if name not in self._header))
+        self._names = _checked_header(fields if self._has_header else _PIPE_COLUMNS[len(fields)], file)
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
-        constant = {name: value for name, value in self.file.partitions if name in columns}
-        wanted = [(i, name) for i, name in enumerate(self._header) if name in columns]
+        to_row = self._row_maker(columns)
         lines = _lines(self.file)
         if self._has_header:
             next(lines)
@@ -112,7 +123,7 @@ class UnquotedTable(_TextTable):
             if isinstance(line, UnicodeDecodeError):
                 yield RawRow(number, {}, f"line {number} is not UTF-8: {line.reason}")
             else:
-                yield _row(number, line.split(self._separator), wanted, constant, len(self._header))
+                yield to_row(number, line.split(self._separator))
 
 
 class JsonLinesTable(_TextTable):
@@ -125,10 +136,6 @@ class JsonLinesTable(_TextTable):
             if isinstance(value, dict):
                 names |= dict.fromkeys(value)
         self._names = tuple(names)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*self._names, *(name for name, _ in self.file.partitions if name not in self._names))
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         """As `Table.rows`, with all keys of each line, since a later line may bring a new one."""
@@ -152,7 +159,7 @@ class JsonLinesTable(_TextTable):
             except (ValueError, RecursionError) as error:
                 yield number, str(error)
                 continue
-            yield number, value if isinstance(value, dict) else f"it is a {type(value).__name__}"
+            yield number, value if isinstance(value, dict) else f"it is {kind_of(value)}"
 
 
 def is_pipe_list(file: TableFile) -> bool:
@@ -175,14 +182,6 @@ def _lines(file: TableFile) -> Iterator[tuple[int, str | UnicodeDecodeError]]:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
                 yield number, error
-
-
-def _row(number: int, fields: list[str], wanted: list[tuple[int, str]], constant: dict[str, str], width: int) -> RawRow:
-    if len(fields) != width:
-        return RawRow(number, {}, f"line {number} has {len(fields)} fields where {width} are expected.")
-    if any(not field.isascii() and _has_undecoded(field) for field in fields):
-        return RawRow(number, {}, f"line {number} is not UTF-8.")
-    return RawRow(number, {name: fields[i] for i, name in wanted} | constant)
 
 
 def _has_undecoded(field: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tts_batch.dataset.cells import quote
 from tts_batch.errors import RowError
 from tts_batch.model.config import ModelConfig
 from tts_batch.records import Row, Task
@@ -59,7 +60,7 @@ def _check_speaker(row: Row, model: ModelConfig) -> None:
     known = ", ".join(sorted(model.speakers))
     if row.speaker is None:
         raise RowError("bad_speaker", f"the row names no speaker: fill speaker or give --speaker, one of {known}.")
-    raise RowError("bad_speaker", f"speaker {row.speaker!r} is not one of {known}.")
+    raise RowError("bad_speaker", f"speaker {quote(row.speaker)} is not one of {known}.")
 
 
 def _refuse(row: Row, column: str, because: str) -> None:

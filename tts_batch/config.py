@@ -39,7 +39,7 @@ class JobConfig(BaseModel):
     # model and engine
     model: str | None = Field(None, description="Checkpoint folder, hub id, 'tiny' or 'tiny-random'.")
     model_revision: str | None = Field(None, description="Hub revision of --model.")
-    engine: str = Field("native", description="'native', 'vllm' or 'package.module:factory'.")
+    engine: str = Field("native", description="'native' or 'package.module:factory'; 'vllm' is to come.")
     runner: Literal["v1", "v2"] | None = Field(None, description="None: what the platform runs.")
     device: Literal["auto", "cpu", "cuda", "xpu", "npu", "musa"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -106,6 +106,12 @@ def build_config(options: Mapping[str, Any]) -> JobConfig:
         raise UsageError(" ".join(_sentence(detail) for detail in error.errors())) from None
 
 
+_HOW_TO_GIVE = {
+    "data": "name one TABLE or more, files or globs (.parquet .arrow .csv .tsv .jsonl .txt), or 'data' in a recipe.",
+    "out": "name the run folder with --out DIR, or 'out' in a recipe.",
+}
+
+
 def _sentence(detail: ErrorDetails) -> str:
     key = str(detail["loc"][0])
     if key == "checks" and len(detail["loc"]) > 1:
@@ -115,5 +121,5 @@ def _sentence(detail: ErrorDetails) -> str:
         near = get_close_matches(key, JobConfig.model_fields, n=1)
         return f"There is no option {key!r}" + (f"; did you mean {near[0]!r}?" if near else ".")
     if detail["type"] == "missing":
-        return f"The option {key!r} is missing: {JobConfig.model_fields[key].description}"
+        return f"The option {key!r} is missing: {_HOW_TO_GIVE[key]}"
     return f"The option {key!r} cannot be {detail['input']!r}: {detail['msg']}."

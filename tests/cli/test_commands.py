@@ -69,6 +69,7 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     [
         (["--top-p", "2"], "'top_p' cannot be 2.0"),
         (["--launcher", "ray"], "--launcher"),
+        (["--engine", "vllm"], "--engine vllm is not in this version"),
         (["--shard", "3/2"], "--shard 3/2"),
         (["--check", "loudness=3"], "'loudness' does not exist"),
         (["--language", "klingon"], "klingon"),
@@ -85,8 +86,8 @@ def test_what_cannot_be_used_is_2(args: list[str], words: str, table: Path, tmp_
 def test_no_table_and_no_out_are_named(capsys: Output) -> None:
     assert main(["synth"]) == ExitStatus.USAGE
     message = capsys.readouterr().err
-    assert "'data' is missing" in message
-    assert "'out' is missing" in message
+    assert "'data' is missing: name one TABLE" in message
+    assert "'out' is missing: name the run folder with --out DIR" in message
 
 
 def test_a_model_that_cannot_be_had_is_5(table: Path, tmp_path: Path, capsys: Output) -> None:

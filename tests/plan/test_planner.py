@@ -102,6 +102,21 @@ def test_b22_a_transcript_that_does_not_fit_is_remarked(planner: Planner) -> Non
     assert not planner.plan(CLONE).notes
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(2, "less than 3 s"), (31, "more than 30 s")])
+def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int, words: str) -> None:
+    soundfile.write(planner.folder / "odd.wav", np.zeros(seconds * 8000), 8000)
+    (note,) = planner.plan({**CLONE, "ref_audio": "odd.wav", "ref_text": "word " * 5}).notes
+    assert words in note
+
+
+@pytest.mark.parametrize(("engine", "words"), [("vllm", "not in this version"), ("nativ", "'nativ' is not one of")])
+def test_an_engine_that_there_is_not_is_refused_before_anything_starts(
+    planner: Planner, engine: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=f"--engine.*{words}"):
+        planner.plan(PRESET, engine=engine)
+
+
 def test_b07_extreme_sampling_is_remarked(planner: Planner) -> None:
     assert any("--temperature 0.1 is extreme" in note for note in planner.plan(PRESET, temperature=0.1).notes)
 

@@ -83,7 +83,7 @@ _JOB_OPTIONS = (
     click.argument("data", nargs=-1, metavar="TABLE..."),
     _option(MODEL, "--model", help="Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table."),
     _option(MODEL, "--model-revision", metavar="REVISION", help="Hub revision of --model."),
-    _option(MODEL, "--engine", metavar="NAME", help="'native' (default), 'vllm' or 'package.module:factory'."),
+    _option(MODEL, "--engine", metavar="NAME", help="'native' (default) or 'package.module:factory'."),
     _option(MODEL, "--runner", type=_choice("v1", "v2"), help="Default: what the platform runs."),
     _option(MODEL, "--device", type=_choice("auto", "cpu", "cuda", "xpu", "npu", "musa"), help="Default: auto."),
     _option(MODEL, "--dtype", type=_choice("auto", "float32", "bfloat16"), help="Default: auto."),

@@ -5,11 +5,20 @@ from __future__ import annotations
 from tts_batch.config import JobConfig
 from tts_batch.dataset.audio import LONG_REFERENCE_S, SHORT_REFERENCE_S
 from tts_batch.dataset.notes import Notes
+from tts_batch.errors import UsageError
 from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
 
 # Characters of transcript for a second of reference. Outside: most likely another text, or text and ref_text swapped.
 _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
+
+
+def check_engine(engine: str) -> None:
+    """Raise UsageError for an engine that there is not. What a factory gives, only its worker can tell."""
+    if engine == "vllm":
+        raise UsageError("--engine vllm is not in this version: leave it out, or write --engine native.")
+    if engine != "native" and ":" not in engine:
+        raise UsageError(f"--engine {engine!r} is not one of native, package.module:factory.")
 
 
 def remark_settings(config: JobConfig, notes: Notes) -> None:
@@ -29,8 +38,10 @@ def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: No
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
     if reference_s is None:
         return
-    if reference_s < SHORT_REFERENCE_S or reference_s > LONG_REFERENCE_S:
-        notes.add(f"ref_audio lasts less than {SHORT_REFERENCE_S:g} s or more than {LONG_REFERENCE_S:g} s", row.source)
+    if reference_s < SHORT_REFERENCE_S:
+        notes.add(f"ref_audio lasts less than {SHORT_REFERENCE_S:g} s: longer ones clone better", row.source)
+    if reference_s > LONG_REFERENCE_S:
+        notes.add(f"ref_audio lasts more than {LONG_REFERENCE_S:g} s: shorter ones clone better", row.source)
     if row.ref_text is not None and not row.x_vector_only:
         rate = len(row.ref_text) / reference_s
         if not _MIN_CHARS_PER_S <= rate <= _MAX_CHARS_PER_S:

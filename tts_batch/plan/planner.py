@@ -11,7 +11,7 @@ from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import UsageError
 from tts_batch.model.tiny import cache_folder
-from tts_batch.plan.checks import remark_settings
+from tts_batch.plan.checks import check_engine, remark_settings
 from tts_batch.plan.deep import ReferenceDecoder
 from tts_batch.plan.fingerprint import run_settings
 from tts_batch.plan.models import Models
@@ -28,10 +28,11 @@ MAX_EXAMPLES = 20
 def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """Check every row without loading a model's weights; with `deep`, decode every distinct reference too.
 
-    Raises UsageError for an input without rows or that cannot be read, CannotContinueError when a checkpoint that
-    rows need cannot be had.
+    Raises UsageError for an input without rows or that cannot be read and for an engine that there is not,
+    CannotContinueError when a checkpoint that rows need cannot be had.
     """
     notes = Notes()
+    check_engine(config.engine)
     remark_settings(config, notes)
     models, fetcher, decoder = Models(config), make_fetcher(config), ReferenceDecoder()
     shard = Shard.parse(config.shard)

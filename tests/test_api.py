@@ -144,6 +144,36 @@ def test_a_voice_comes_from_a_recording_in_any_form(
     np.testing.assert_allclose(clip.audio, expected.audio, atol=1e-4)
 
 
+def test_samples_need_their_rate(voice: np.ndarray, synthesizer: Synthesizer) -> None:
+    with pytest.raises(RowError, match=r"give \(samples, rate in hertz\)"):
+        synthesizer.speak("Cloned.", ref_audio=voice, x_vector_only=True)
+    listed = synthesizer.speak("Cloned.", ref_audio=(voice.tolist(), np.int64(16_000)), x_vector_only=True, seed=3)
+    expected = synthesizer.speak("Cloned.", ref_audio=(voice, 16_000), x_vector_only=True, seed=3)
+    np.testing.assert_allclose(listed.audio, expected.audio, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"temperature": 1}, "'temperature' .sampling is set for the whole run.; the known ones are id, text"),
+        ({"langauge": "en", "mood": 1}, "'langauge' .did you mean 'language'....'mood'"),
+    ],
+)
+def test_a_column_that_no_table_has_is_named(columns: dict[str, Any], words: str, synthesizer: Synthesizer) -> None:
+    with pytest.raises(UsageError, match=words):
+        synthesizer.speak("Hello.", speaker="ryan", **columns)
+    late = [{"text": "Hello.", "speaker": "ryan"}, {"text": "Hello again.", "speaker": "ryan", **columns}]
+    with pytest.raises(UsageError, match=words):
+        list(synthesizer.stream(late))
+
+
+def test_what_is_closed_stays_closed() -> None:
+    with Synthesizer("tiny", device="cpu") as synthesizer:
+        pass
+    with pytest.raises(UsageError, match="is closed"):
+        synthesizer.speak("Hello.", speaker="ryan")
+
+
 def test_speak_raises_the_rows_reason(synthesizer: Synthesizer) -> None:
     with pytest.raises(RowError, match="nobody") as caught:
         synthesizer.speak("Hello.", speaker="nobody")
@@ -188,7 +218,7 @@ def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:
     assert list(synthesizer.stream([])) == []
 
 
-@pytest.mark.parametrize("option", ["out", "limit", "attempts", "save_codes"])
+@pytest.mark.parametrize("option", ["out", "limit", "attempts", "save_codes", "strict"])
 def test_options_of_a_run_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"'{option}' belongs to a run"):
         Synthesizer("tiny", **{option: 1})

@@ -48,6 +48,13 @@ def test_recordings_keep_their_form() -> None:
     assert rows == [{"text": "a", "ref_audio": b"RIFF", "other": {"array": [0.0] * 4, "sampling_rate": 16_000}}]
 
 
+def test_a_pair_of_samples_and_rate_is_a_recording() -> None:
+    samples = np.zeros(4, np.float32)
+    for pair in [(samples, 16_000), (samples.tolist(), np.int64(16_000))]:
+        (row,) = as_arrow([{"text": "a", "ref_audio": pair}]).to_pylist()
+        assert row["ref_audio"] == {"array": [0.0] * 4, "sampling_rate": 16_000}
+
+
 def test_paths_of_recordings_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cells = [Path("a.wav"), "b/c.wav", "/abs/d.wav", "https://host/e.wav", None, " "]

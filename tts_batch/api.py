@@ -42,7 +42,7 @@ _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
     {"data", "out", "limit", "shard", "launcher", "gpus", "attempts", "takes", "retry_changes_seed"}
-    | {"row_time_limit", "checks", "redo"}
+    | {"row_time_limit", "checks", "redo", "strict"}
     | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
 )
 
@@ -130,7 +130,8 @@ class Synthesizer:
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
-        self._config = build_config({**options, "model": model, "data": ["rows"], "out": "."})
+        self._config = build_config({**options, "model": model, "data": ["rows"], "out": ".", "strict": True})
+        self._closed = False
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
         self._models = Models(self._config)
         self._fetcher = make_fetcher(self._config)
@@ -146,7 +147,8 @@ class Synthesizer:
         self.close()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back. Nothing can be made afterwards."""
+        self._closed = True
         while self._engines:
             self._engines.popitem()[1].close()
 
@@ -154,7 +156,8 @@ class Synthesizer:
         """Make one clip. `columns` are those of a table: language, speaker, instruct, ref_audio, ref_text, seed, …
 
         `ref_audio` is a path, the bytes of a file, or (samples, sample rate). Without a `seed` the same call gives
-        the same clip. Raises RowError when the clip cannot be made.
+        the same clip. Raises UsageError for a column that a table cannot have and when this is closed, RowError when
+        the clip cannot be made.
         """
         (clip,) = self.stream([{"text": text, **columns}])
         if clip.failure is not None:
@@ -165,7 +168,8 @@ class Synthesizer:
         """Make a clip of every row and yield each as soon as it is finished, so not in the rows' order.
 
         `rows` may be endless: they are taken only as the engine has room, on its thread. A row that cannot be made
-        comes back as a clip with a `failure`. Leaving the loop drops what is under way.
+        comes back as a clip with a `failure`. Leaving the loop drops what is under way. Raises UsageError as `speak`
+        does.
         """
         table = RowsTable(rows)
         if not table.columns:
@@ -209,6 +213,8 @@ class Synthesizer:
             yield _failed_clip(planned, Failure("engine_error", "The engine ended without a result for this row."))
 
     def _engine_of(self, model: ModelGroup) -> Engine:
+        if self._closed:
+            raise UsageError("This Synthesizer is closed: use it inside its `with` block, or open another.")
         if model.task not in self._engines:
             config = engine_config(self._config, model, self._config.device)
             try:

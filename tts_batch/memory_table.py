@@ -44,8 +44,8 @@ def plain_cell(cell: Any) -> Any:
         return os.fspath(cell)
     if isinstance(cell, np.generic):
         return cell.item()
-    if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], np.ndarray):
-        return {"array": cell[0], "sampling_rate": cell[1]}
+    if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[1], int | float | np.number):
+        return {"array": cell[0], "sampling_rate": plain_cell(cell[1])}
     return cell
 
 

@@ -156,16 +156,22 @@ def _meaning_by_content(value: Any) -> str | None:
 
 
 def _remark_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+    if strict and extras:
+        told = ", ".join(_with_hint(name, ours) for name in extras)
+        raise UsageError(f"{table}: unknown column {told}; the known ones are {', '.join(COLUMNS)}.")
     for name in extras:
         near = _near_miss(name, ours)
-        hint = f"; did you mean {near!r}?" if near else ""
-        if strict:
-            known = ", ".join(COLUMNS)
-            raise UsageError(f"{table}: unknown column {name!r}{hint or '.'} --strict accepts {known}.")
         if near:
-            notes.add(f"column {name!r} is not used{hint} (--map {near}={name} uses it)")
+            notes.add(f"column {name!r} is not used; did you mean {near!r}? (--map {near}={name} uses it)")
         elif _loosely(name) in _SAMPLING:
             notes.add(f"column {name!r} is carried through but not used: sampling is set for the whole run")
+
+
+def _with_hint(name: str, ours: Mapping[str, str]) -> str:
+    if _loosely(name) in _SAMPLING:
+        return f"{name!r} (sampling is set for the whole run)"
+    near = _near_miss(name, ours)
+    return f"{name!r} (did you mean {near!r}?)" if near else repr(name)
 
 
 def _near_miss(name: str, ours: Mapping[str, str]) -> str | None:

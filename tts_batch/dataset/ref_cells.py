@@ -59,7 +59,7 @@ class RefCells:
         if isinstance(cell, list | tuple):
             return self._from_list(cell)
         if isinstance(cell, np.ndarray):
-            raise RowError("ref_unreadable", "ref_audio is samples without their rate: give array and sampling_rate.")
+            raise RowError("ref_unreadable", "ref_audio is samples without their rate: give (samples, rate in hertz).")
         raise RowError("ref_unreadable", f"ref_audio is {kind_of(cell)}: give a path, bytes or an audio struct.")
 
     def _from_string(self, cell: str) -> RefAudio | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import click
 import pytest
@@ -40,6 +43,29 @@ def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tts_batch", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("tts-batch, version ")
+
+
+@pytest.mark.parametrize("module", ["click", "tts_batch.cli.main", "pydantic"])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 4)])
+def test_a_signal_while_modules_load_has_its_status(number: int, status: int, module: str) -> None:
+    code = f"""if True:
+        import os, runpy, sys
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), {number})
+        sys.meta_path.insert(0, Interrupting())
+        sys.argv = ["tts-batch", "plan", "rows.csv"]
+        runpy.run_module("tts_batch", run_name="__main__")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+
+
+def test_the_console_command_starts_there_too() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"tts-batch": "tts_batch.__main__:main"}
 
 
 @pytest.mark.parametrize(

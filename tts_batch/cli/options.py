@@ -160,7 +160,9 @@ _JOB_OPTIONS = (
     _flag(OUTPUT, "--overwrite", help="Start the run folder afresh."),
     _option(OUTPUT, "--redo", multiple=True, metavar="ID", help="Make this row again, with another draw."),
     _option(OUTPUT, "--shard", metavar="I/N", help="Only part I of N of the rows; parts may run side by side."),
-    _option(OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto."),
+    _option(
+        OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto. none: only errors."
+    ),
     _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),
 )
 

@@ -32,6 +32,11 @@ class Ears:
         self.broke.set()
 
 
+@pytest.fixture(autouse=True)
+def _one_file_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "FILE_THREADS", 1)
+
+
 def open_writer(out: Path) -> tuple[ClipWriter, Path, Ears]:
     ears = Ears()
     segment = segment_path(out / "journal", "w0", 1, 1)

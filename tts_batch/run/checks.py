@@ -127,8 +127,9 @@ def _find_broken_audio(result: SpeechResult) -> Failure | None:
         return Failure("empty_audio", "The engine returned no samples.")
     if audio.ndim != 1 or result.sample_rate <= 0:
         return Failure("engine_error", f"The engine returned shape {audio.shape} at {result.sample_rate} Hz, not mono.")
-    bad = int(np.count_nonzero(~np.isfinite(audio)))
-    if bad:
+    finite = np.isfinite(audio)
+    if not finite.all():
+        bad = int(np.count_nonzero(~finite))
         return Failure("non_finite", f"{bad} of {audio.size} samples are not finite.")
     return None
 

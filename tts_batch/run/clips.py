@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import soundfile
@@ -81,15 +83,24 @@ def encode_clip(audio: NDArray[np.float32], sample_rate_hz: int, name: Format) -
     """Encode float samples [samples]. Beyond ±1 they are clipped to it, but for "wavf32"; NaN is silence."""
     container = CONTAINERS[name]
     samples: NDArray[np.generic] = np.nan_to_num(audio)
-    if container.subtype == "PCM_16":
-        samples = np.rint(np.clip(samples, -1.0, 1.0) * _INT16_MAX).astype(np.int16)
-    elif container.subtype != "FLOAT":
+    if container.subtype != "FLOAT":
         samples = np.clip(samples, -1.0, 1.0)
+    if container.subtype == "PCM_16":
+        samples = np.rint(samples * _INT16_MAX).astype("<i2")
+    if name == "wav":  # three times as fast as libsndfile, and it is the usual one
+        return _wav_header(samples.nbytes, sample_rate_hz) + samples.tobytes()
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", sample_rate_hz, 1, container.subtype, format=container.format) as file:
         for start in range(0, len(samples), _WRITE_SAMPLES):  # long writes overflow libsndfile's stack in lossy formats
             file.write(samples[start : start + _WRITE_SAMPLES])
     return buffer.getvalue()
+
+
+def _wav_header(num_bytes: int, sample_rate_hz: int) -> bytes:
+    """Return the header of 16-bit mono samples of `num_bytes`."""
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)
+    data = struct.pack("<4sI", b"data", num_bytes)
+    return struct.pack("<4sI4s", b"RIFF", 4 + len(form) + len(data) + num_bytes, b"WAVE") + form + data
 
 
 def encode_wav(audio: NDArray[np.float32], sample_rate_hz: int) -> bytes:
@@ -106,7 +117,7 @@ def encode_codes(codes: NDArray[np.integer]) -> bytes:
 
 def digest_of(clip: bytes) -> str:
     """Return what tells a file that has changed from one that has not."""
-    return blake2b(clip, digest_size=8).hexdigest()
+    return f"{crc32(clip):08x}"
 
 
 def remove_clip(out: Path, row_id: str) -> None:

@@ -14,7 +14,7 @@ WINDOW_S = 0.02
 QUIET_DB = 40.0  # a window so far under the loudest one is silence …
 QUIET_DBFS = -70.0  # … and so is one under this, however quiet the rest
 _SPECTRUM_SAMPLES = 1_024
-_MAX_SPECTRA = 64  # spread over the clip: enough for a mean, and it costs the same for every clip
+_MAX_SPECTRA = 32  # spread over the clip: enough for a mean, and it costs the same for every clip
 
 LEAK_RATE_HZ = 4_000
 LEAK_S = 1.0
@@ -33,7 +33,7 @@ class Levels:
 def measure(audio: Audio) -> Levels:
     """Measure samples [samples]; there must be at least one, and all must be finite."""
     low, high = float(audio.min()), float(audio.max())
-    rms = float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
+    rms = float(np.sqrt(np.dot(audio, audio) / audio.size))
     peak = max(-low, high)
     return Levels(peak, dbfs(rms), int(np.count_nonzero(np.abs(audio) > 1.0)) if peak > 1.0 else 0)
 

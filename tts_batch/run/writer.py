@@ -8,14 +8,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import count
 from pathlib import Path
 
 from tts_batch.run.journal import Outcome, SegmentWriter, sync_folder
 
 GROUP_S = 1.0
 GROUP_ROWS = 256
+FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it
 _QUEUE_ROWS = 512  # a writer that cannot keep up holds the engine back, not the memory up
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -25,6 +28,7 @@ class DiskFullError(Exception):
 
 
 _Moves = list[tuple[Path, Path]]  # temporary name → final name
+_Group = list[tuple[Outcome, "Future[_Moves]"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class ClipWriter:
         self._broken = broken
         self._queue: queue.Queue[_Entry | _Word] = queue.Queue(_QUEUE_ROWS)
         self._ending = False
+        self._file_numbers = count()
+        self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
@@ -86,11 +92,15 @@ class ClipWriter:
         except Exception as error:
             self._broken(error)
         finally:
+            self._files.shutdown(wait=False, cancel_futures=True)
             self._segment.close()
 
-    def _collect(self) -> list[_Entry]:
-        """Wait for a row, then for more until the group is full or a second old, or a word ends the wait."""
-        group: list[_Entry] = []
+    def _collect(self) -> _Group:
+        """Wait for a row, then for more until the group is full or a second old, or a word ends the wait.
+
+        The rows' files are being written meanwhile.
+        """
+        group: _Group = []
         deadline = float("inf")
         while len(group) < GROUP_ROWS:
             try:
@@ -106,35 +116,35 @@ class ClipWriter:
                 continue
             if not group:
                 deadline = time.monotonic() + GROUP_S
-            group.append(entry)
+            group.append((entry.outcome, self._files.submit(self._stage, entry.files)))
         return group
 
-    def _commit(self, group: list[_Entry]) -> None:
+    def _commit(self, group: _Group) -> None:
         """Audio, its name, its folder's entry, then the journal: each on the disk before the next.
 
         When the disk fills up, what fits is committed before the error goes on.
         """
         staged: list[tuple[Outcome, _Moves]] = []
         full: OSError | None = None
-        for number, entry in enumerate(group):
+        for outcome, files in group:
             try:
-                staged.append((entry.outcome, self._stage(number, entry)))
+                staged.append((outcome, files.result()))
             except OSError as error:
                 if error.errno in _DISK_FULL:
                     full = error
-                    break
-                staged.append((_write_failed(entry.outcome, error), []))
+                else:
+                    staged.append((_write_failed(outcome, error), []))
         outcomes = self._publish(staged)
         self._segment.append(outcomes)
         self._committed(outcomes)
         if full is not None:
             raise full
 
-    def _stage(self, number: int, entry: _Entry) -> _Moves:
+    def _stage(self, files: Mapping[str, bytes]) -> _Moves:
         """Write a row's files under temporary names; all or none of them."""
         moves = []
-        for place, (path, content) in enumerate(entry.files.items()):
-            temporary = self._temporary / f"{number}-{place}"
+        for path, content in files.items():
+            temporary = self._temporary / str(next(self._file_numbers))
             moves.append((temporary, self._out / path))
             try:
                 with temporary.open("wb") as file:
@@ -162,8 +172,7 @@ class ClipWriter:
             except OSError as error:
                 outcome = _write_failed(outcome, error)  # noqa: PLW2901
             outcomes.append(outcome)
-        for folder in folders:
-            sync_folder(folder)
+        list(self._files.map(sync_folder, folders))
         return outcomes
 
 

@@ -69,15 +69,16 @@ class Workload:
         generator = np.random.default_rng(self.seed)
         lengths = self._lengths(generator)
         references = [_reference(i, generator) for i in range(self.num_references)]
+        words = _Words(count_tokens)
         rows = []
         for i, num_frames in enumerate(lengths):
-            text = _text(generator, round(num_frames / FRAMES_PER_TEXT_TOKEN), count_tokens)
+            text, num_tokens = words.text(generator, round(num_frames / FRAMES_PER_TEXT_TOKEN))
             request = SpeechRequest(
                 request_id=f"row{i:06d}",
                 text=text,
                 task="base",
                 seed=int(generator.integers(2**63)),
-                max_frames=max(192, 12 * count_tokens(text)),
+                max_frames=max(192, 12 * num_tokens),
                 sampling=SamplingParams(),
                 language="english",
                 reference=references[i % self.num_references],
@@ -112,9 +113,20 @@ def _hum() -> NDArray[np.float32]:
     return (0.15 * wave * (0.3 + np.abs(np.sin(2 * np.pi * 2.1 * t))) + noise).astype(np.float32)
 
 
-def _text(generator: np.random.Generator, num_tokens: int, count_tokens: Callable[[str], int]) -> str:
-    """Words until they make `num_tokens` tokens."""
-    words: list[str] = []
-    while not words or count_tokens(" ".join(words)) < num_tokens:
-        words.append(WORDS[generator.integers(len(WORDS))])
-    return " ".join(words)
+class _Words:
+    """Makes texts of words whose tokens are counted once. A word behind a space has the same tokens in every text."""
+
+    def __init__(self, count_tokens: Callable[[str], int]) -> None:
+        alone = count_tokens(WORDS[0])
+        self._first = [count_tokens(word) for word in WORDS]
+        self._later = [count_tokens(f"{WORDS[0]} {word}") - alone for word in WORDS]
+
+    def text(self, generator: np.random.Generator, num_tokens: int) -> tuple[str, int]:
+        """Words until they make `num_tokens` tokens, and how many they make."""
+        words: list[str] = []
+        have = 0
+        while not words or have < num_tokens:
+            index = int(generator.integers(len(WORDS)))
+            have += (self._later if words else self._first)[index]
+            words.append(WORDS[index])
+        return " ".join(words), have

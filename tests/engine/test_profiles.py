@@ -6,8 +6,10 @@ from importlib.resources import files
 
 import pytest
 
+from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.errors import EngineConfigError
-from tts_batch.engine.profiles import PROFILES, load_profile, parse_profile
+from tts_batch.engine.profiles import PROFILES, load_profile, parse_profile, resolve_profile
+from tts_batch.engine.request import EngineConfig
 
 BASIC = (files("tts_batch") / "profiles" / "basic.yaml").read_text()
 
@@ -42,3 +44,35 @@ def test_the_files_are_the_profiles() -> None:
 def test_what_is_wrong_is_named(text: str, message: str) -> None:
     with pytest.raises(EngineConfigError, match=message):
         parse_profile("mine", text, "cuda")
+
+
+def resolved(**settings: object) -> tuple[str, object]:
+    config = EngineConfig(model="", device="cpu", **settings)  # type: ignore[arg-type]
+    return resolve_profile(config, resolve_platform(config))
+
+
+def test_options_are_knobs_of_the_profile() -> None:
+    name, profile = resolved(profile="b2", options={"frames_per_visit": "3", "kv_share": "0.5", "fast_codec": "false"})
+    assert name == "b2"
+    assert (profile.frames_per_visit, profile.kv_share, profile.fast_codec) == (3, 0.5, False)
+    assert profile.prefill_tokens == load_profile("b2", "cpu").prefill_tokens
+
+
+def test_every_optimisation_is_on_in_every_profile() -> None:
+    for name in PROFILES:
+        profile = load_profile(name, "cuda")
+        on = {profile.references_together, profile.fast_codec, profile.codec_skips_context, profile.codec_stream}
+        assert on == {True}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frames_per_vist": "1"}, "options: unknown key 'frames_per_vist'; the keys are max_num_seqs, "),
+        ({"fast_codec": "0"}, "options: fast_codec cannot be 0; it is a bool"),
+        ({"prefill_tokens": "many"}, "options: prefill_tokens cannot be 'many'; it is a int"),
+    ],
+)
+def test_an_option_that_is_none_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(EngineConfigError, match=message):
+        resolved(options=options)

@@ -11,6 +11,7 @@ import torch
 from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.engine.runner import PreparedRow
 from tts_batch.model.checkpoint import resolve_checkpoint
@@ -41,8 +42,8 @@ def load_model(config: EngineConfig) -> Qwen3TTS:
 class ForcedEndPreparer(Preparer):
     """Prepares rows that end where the benchmark says."""
 
-    def __init__(self, model: Qwen3TTS) -> None:
-        super().__init__(model)
+    def __init__(self, model: Qwen3TTS, references_together: bool = True) -> None:
+        super().__init__(model, references_together=references_together)
         self.ends: dict[str, int] = {}
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
@@ -51,5 +52,6 @@ class ForcedEndPreparer(Preparer):
 
 def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, ForcedEndPreparer]:
     """An engine on a model, and the preparer that its forced ends are told to."""
-    preparer = ForcedEndPreparer(model)
+    _, profile = resolve_profile(config, resolve_platform(config))
+    preparer = ForcedEndPreparer(model, profile.references_together)
     return NativeEngine.of_model(model, config, preparer), preparer

@@ -102,7 +102,7 @@ _JOB_OPTIONS = (
         help="Talker and codec on one device, or two.",
     ),
     _flag(MODEL, "--no-cuda-graph", "cuda_graph", value=False, help="No graph capture."),
-    _flag(MODEL, "--eager", help="Neither graph capture nor torch.compile."),
+    _flag(MODEL, "--eager", help="Neither graph capture nor Triton kernels: plain torch."),
     _option(MODEL, "--max-num-seqs", type=int, metavar="N", help="Rows decoded together."),
     _option(
         MODEL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +11,10 @@ import torch
 from tts_batch.engine.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.generation import Stages
+from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile
@@ -23,6 +25,7 @@ from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
+    from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +40,20 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     runner: Runner
     if platform.runner == "v2":
         runner = ContinuousRunner(model, _settings(model, profile, config, loop_limits))
-        runner.warm_up()
+        runner.warm_up()  # without kernels there are no graphs, and this does nothing
     else:
         runner = LockstepRunner(model, profile.max_num_seqs, loop_limits)
     pool = _decode_pool(model, platform, profile)
     if device.type == "cuda":
-        pool.warm_up()
+        with kernels_allowed(not config.eager):
+            pool.warm_up()
     is_chunked = config.code2wav_mode == "chunked"
     return Stages(
         preparer=preparer,
         runner=runner,
         code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else Code2Wav(pool),
         stall_timeout_s=_stall_timeout_s(device, config),
+        kernels=not config.eager,
     )
 
 
@@ -83,8 +88,15 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
 
 
 def _decode_pool(model: Qwen3TTS, platform: Platform, profile: Profile) -> DecodePool:
-    exact = model.speech_tokenizer.decoder
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
-    if platform.runner == "v2" and platform.device.type == "cuda" and platform.dtype == torch.bfloat16:
-        return DecodePool(FastCodecDecoder(exact, torch.bfloat16), platform.device, limits, conv_context=CONV_CONTEXT)
-    return DecodePool(exact, platform.device, limits)
+    decode, conv_context = _decoder(model.speech_tokenizer.decoder, platform, profile)
+    return DecodePool(decode, platform.device, limits, conv_context, profile.codec_stream)
+
+
+def _decoder(exact: CodecDecoder, platform: Platform, profile: Profile) -> tuple[Decode, int | None]:
+    """The codec's decoder, and how many frames before the wanted ones its convolutions need; None: all there are."""
+    if platform.runner != "v2" or platform.device.type != "cuda" or platform.dtype != torch.bfloat16:
+        return exact, None
+    if not profile.fast_codec:
+        return deepcopy(exact).to(torch.bfloat16), None
+    return FastCodecDecoder(exact, torch.bfloat16), CONV_CONTEXT if profile.codec_skips_context else None

@@ -1,7 +1,7 @@
 """The decoder's queue: pieces of code sequences, decoded in packed batches as the device gets to them.
 
-On CUDA the decoder runs on a stream of its own beside the talker, and audio comes to the host by a copy that nobody
-waits for.
+On CUDA the decoder runs on a stream of its own beside the talker, unless told not to, and audio comes to the host by a
+copy that nobody waits for.
 """
 
 from __future__ import annotations
@@ -93,7 +93,12 @@ class DecodePool:
     """Used from one thread. Nothing in here waits for the device."""
 
     def __init__(
-        self, decode: Decode, device: torch.device | str, limits: PoolLimits, conv_context: int | None = None
+        self,
+        decode: Decode,
+        device: torch.device | str,
+        limits: PoolLimits,
+        conv_context: int | None = None,
+        own_stream: bool = True,
     ) -> None:
         """With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only."""
         self._decode = decode
@@ -102,7 +107,7 @@ class DecodePool:
         self._conv_context = conv_context
         self._pieces: list[Piece] = []
         self._batches: list[_Batch] = []
-        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
+        self._stream = torch.cuda.Stream() if own_stream and self._device.type == "cuda" else None
 
     @torch.inference_mode()
     def warm_up(self, frames: int = 40) -> None:
@@ -114,7 +119,7 @@ class DecodePool:
         self.clear()
 
     def add(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> None:
-        """Queue codes [context + wanted, 16], from any device. `advance` calls `deliver` once, unless dropped before."""
+        """Queue codes [context + wanted, 16], from any device. `advance` calls `deliver` once unless dropped before."""
         self._pieces.append(self._piece(row_id, codes.to(self._device), wanted, deliver))
 
     def advance(self, *, drain: bool) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from tts_batch.engine.code2wav import Vocoder
 from tts_batch.engine.errors import EngineError
+from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result, spoken_result
@@ -43,6 +44,7 @@ class Stages:
     runner: Runner
     code2wav: Vocoder
     stall_timeout_s: float
+    kernels: bool = True  # whether Triton kernels may be used, or their torch twins only
 
 
 class Generation:
@@ -52,6 +54,7 @@ class Generation:
         self._requests = iter(requests)
         self._exhausted = False
         self._preparer, self._runner, self._code2wav = stages.preparer, stages.runner, stages.code2wav
+        self._kernels = stages.kernels
         self._watchdog = Watchdog(stages.stall_timeout_s)
         # A result, and whether it ends the request in flight (a duplicate's error does not).
         self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * self._runner.max_num_seqs)
@@ -133,21 +136,8 @@ class Generation:
     @torch.inference_mode()
     def _compute(self) -> None:
         try:
-            while not self._closing.is_set():
-                self._drop_cancelled()
-                self._take_in()
-                if self._runner.busy:
-                    self._advance()
-                self._deliver()
-                self._fail_what_is_stuck()
-                if self._runner.busy:
-                    continue
-                if self._code2wav.busy:
-                    self._closing.wait(DEVICE_POLL_S)
-                elif self._exhausted and not self._owed:
-                    break
-                else:
-                    self._closing.wait(POLL_S)
+            with kernels_allowed(self._kernels):
+                self._compute_until_done()
         except BaseException as error:
             self._error = error
         finally:
@@ -157,6 +147,23 @@ class Generation:
             except Exception as error:  # nothing to let go of on a device that is lost
                 self._error = self._error or error
             self._finished.set()
+
+    def _compute_until_done(self) -> None:
+        while not self._closing.is_set():
+            self._drop_cancelled()
+            self._take_in()
+            if self._runner.busy:
+                self._advance()
+            self._deliver()
+            self._fail_what_is_stuck()
+            if self._runner.busy:
+                continue
+            if self._code2wav.busy:
+                self._closing.wait(DEVICE_POLL_S)
+            elif self._exhausted and not self._owed:
+                break
+            else:
+                self._closing.wait(POLL_S)
 
     def _take_in(self) -> None:
         """Fill the runner with the requests that are ready, burst by burst."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.prepare import Preparer
-from tts_batch.engine.profiles import Profile, load_profile
+from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.engine.voice_store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
@@ -36,7 +36,7 @@ class NativeEngine:
         """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
         _check_modes(config)
         platform = resolve_platform(config)
-        _resolve_profile(config, platform)  # a wrong name is said before the weights are read
+        resolve_profile(config, platform)  # a wrong name is said before the weights are read
         if platform.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         try:
@@ -56,8 +56,8 @@ class NativeEngine:
     def _open(
         self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
     ) -> None:
-        profile_name, profile = _resolve_profile(config, platform)
-        preparer = preparer or Preparer(model, _voice_store(model, config))
+        profile_name, profile = resolve_profile(config, platform)
+        preparer = preparer or Preparer(model, _voice_store(model, config), profile.references_together)
         self._stages: Stages | None = assemble(model, platform, profile, config, preparer)
         self._generation: Generation | None = None
         self._closed_because: str | None = None
@@ -123,16 +123,3 @@ def _check_modes(config: EngineConfig) -> None:
             f"placement {config.placement!r} is not one of colocated, split: a model is never cut into a pipeline or "
             "into tensor shards; use more GPUs as replicas, with --gpus."
         )
-
-
-def _resolve_profile(config: EngineConfig, platform: Platform) -> tuple[str, Profile]:
-    """The profile's name, and its knobs with what the configuration sets itself."""
-    name = config.profile or platform.default_profile
-    profile = load_profile(name, platform.device.type)
-    if profile.experimental:
-        logger.warning("profile %s is experimental", name)
-    if config.max_num_seqs is not None:
-        profile = replace(profile, max_num_seqs=config.max_num_seqs)
-    if config.loop_frames is not None:
-        profile = replace(profile, repeated_frames=config.loop_frames, few_codes_frames=config.loop_frames)
-    return name, profile

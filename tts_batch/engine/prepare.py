@@ -24,15 +24,16 @@ class Preparer:
     `prepare` does all that one request needs. Before a burst of them, `load_ahead`, `load` each, `encode_loaded`.
     """
 
-    def __init__(self, model: Qwen3TTS, store: VoiceStore | None = None) -> None:
+    def __init__(self, model: Qwen3TTS, store: VoiceStore | None = None, references_together: bool = True) -> None:
         """With a store, voices that an earlier run encoded are not encoded again."""
         self._model = model
         self._store = store
-        self._references = References(model, store=store)
+        self._references_together = references_together
+        self.forget_references()
 
     def forget_references(self) -> None:
         """Encode every voice anew, unless it is stored."""
-        self._references = References(self._model, store=self._store)
+        self._references = References(self._model, store=self._store, together=self._references_together)
 
     def close(self) -> None:
         """Finish writing to the store."""

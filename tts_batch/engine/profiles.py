@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError
+from tts_batch.engine.request import EngineConfig
+
+logger = logging.getLogger(__name__)
 
 PROFILES = ("basic", "b2", "b4", "throughput")
 OVERRIDES_KEY = "on_cpu"  # the values that a CPU takes instead
@@ -30,6 +35,30 @@ class Profile:
     repeated_frames: int  # loop detectors, see engine/loops.py; 0: off
     few_codes_frames: int
     experimental: bool = False
+    # What is faster wherever it can be had; to turn one off shows what it is worth.
+    references_together: bool = True  # encoded in shared passes, on CUDA
+    fast_codec: bool = True  # code2wav_fast.py decodes: runner v2 in bfloat16 on CUDA; else the exact decoder does
+    codec_skips_context: bool = True  # its convolutions run over few of the frames before the wanted ones
+    codec_stream: bool = True  # Code2Wav has a CUDA stream of its own, beside the talker's
+
+
+def resolve_profile(config: EngineConfig, platform: Platform) -> tuple[str, Profile]:
+    """The profile's name, and its knobs with what the configuration sets itself: `options` name knobs too.
+
+    Raises EngineConfigError that names what is wrong.
+    """
+    name = config.profile or platform.default_profile
+    profile = load_profile(name, platform.device.type)
+    if profile.experimental:
+        logger.warning("profile %s is experimental", name)
+    options = {key: yaml.safe_load(value) for key, value in config.options.items()}
+    _check("options", options)
+    profile = replace(profile, **options)
+    if config.max_num_seqs is not None:
+        profile = replace(profile, max_num_seqs=config.max_num_seqs)
+    if config.loop_frames is not None:
+        profile = replace(profile, repeated_frames=config.loop_frames, few_codes_frames=config.loop_frames)
+    return name, profile
 
 
 def load_profile(name: str, device_type: str) -> Profile:
@@ -46,19 +75,19 @@ def parse_profile(name: str, text: str, device_type: str) -> Profile:
     if not isinstance(values, dict):
         raise EngineConfigError(f"profile {name!r} is not a mapping of knobs to values.")
     overrides = values.pop(OVERRIDES_KEY, {})
-    _check(name, values)
-    _check(name, overrides)
+    _check(f"profile {name!r}", values)
+    _check(f"profile {name!r}", overrides)
     missing = {field.name for field in fields(Profile) if field.default is MISSING} - values.keys()
     if missing:
         raise EngineConfigError(f"profile {name!r} lacks {', '.join(sorted(missing))}.")
     return Profile(**values | (overrides if device_type == "cpu" else {}))
 
 
-def _check(name: str, values: Mapping[str, Any]) -> None:
+def _check(source: str, values: Mapping[str, Any]) -> None:
     types = {field.name: field.type for field in fields(Profile)}
     for key, value in values.items():
         if key not in types:
-            raise EngineConfigError(f"profile {name!r} has an unknown key {key!r}; the keys are {', '.join(types)}.")
+            raise EngineConfigError(f"{source}: unknown key {key!r}; the keys are {', '.join(types)}.")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         fits = {
             "bool": isinstance(value, bool),
@@ -66,4 +95,4 @@ def _check(name: str, values: Mapping[str, Any]) -> None:
             "float": is_number and value >= 0,
         }
         if not fits[str(types[key])]:
-            raise EngineConfigError(f"profile {name!r}: {key} cannot be {value!r}; it is a {types[key]}, not below 0.")
+            raise EngineConfigError(f"{source}: {key} cannot be {value!r}; it is a {types[key]}, not below 0.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.load_ahead import LoadAhead
-from tts_batch.engine.reference_encoder import ReferenceEncoder
+from tts_batch.engine.reference_encoder import ALONE, ReferenceEncoder
 from tts_batch.engine.request import Reference
 from tts_batch.engine.voice_store import VoiceStore
 
@@ -60,9 +60,11 @@ class References:
         max_entries: int = MAX_ENTRIES,
         max_bytes: int = MAX_BYTES,
         store: VoiceStore | None = None,
+        together: bool = True,
     ) -> None:
+        """Without `together`, each voice is encoded in a pass of its own, on CUDA too."""
         self._device = model.device
-        self._encoder = ReferenceEncoder(model)
+        self._encoder = ReferenceEncoder(model, None if together else ALONE)
         self._store = store
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first

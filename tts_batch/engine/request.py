@@ -122,11 +122,11 @@ class EngineConfig:
     profile: str | None = None  # basic | b2 | b4 | throughput; None: what the device and runner take
     placement: str = "colocated"  # colocated | split
     cuda_graph: bool = True
-    eager: bool = False
+    eager: bool = False  # neither CUDA graphs nor Triton kernels: their torch twins, operation by operation
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
     stall_timeout_s: float = 30.0  # how long anything may stand still
     loop_frames: int | None = None  # after how many frames of it a loop ends the take; 0: never; None: the profile's
     cache_dir: str | None = None  # where encoded voices are kept; None: TTS_BATCH_CACHE, or the user's cache
-    options: Mapping[str, str] = field(default_factory=dict)  # free-form, for engines of other makers
+    options: Mapping[str, str] = field(default_factory=dict)  # native: knobs of the profile; others: their own

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -17,6 +19,7 @@ except ImportError:  # the CPU builds of torch bring no Triton
     tl = None
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_ALLOWED = ContextVar("triton_kernels_allowed", default=True)
 
 
 def jit(function: Callable[..., Any] | None = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
@@ -31,7 +34,17 @@ def jit(function: Callable[..., Any] | None = None, *, do_not_specialize: Sequen
 
 def uses_triton(x: Tensor) -> bool:
     """Whether kernels (rather than their torch twins) serve tensors on this one's device."""
-    return triton is not None and (x.is_cuda or _INTERPRETED)
+    return triton is not None and (x.is_cuda or _INTERPRETED) and _ALLOWED.get()
+
+
+@contextmanager
+def kernels_allowed(allowed: bool) -> Iterator[None]:
+    """Within it and on this thread, False leaves every tensor to the torch twins: an engine that is `eager`."""
+    token = _ALLOWED.set(allowed)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def next_power_of_2(n: int) -> int:
@@ -39,4 +52,4 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-__all__ = ["jit", "next_power_of_2", "tl", "triton", "uses_triton"]
+__all__ = ["jit", "kernels_allowed", "next_power_of_2", "tl", "triton", "uses_triton"]

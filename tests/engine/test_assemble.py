@@ -1,0 +1,126 @@
+"""What an engine is made of, for each setting that turns an optimisation off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.asking import ask, voice
+from tts_batch.engine import references
+from tts_batch.engine.assemble import _decoder
+from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.devices import Platform
+from tts_batch.engine.kernels import backend
+from tts_batch.engine.native import NativeEngine
+from tts_batch.engine.profiles import load_profile
+from tts_batch.engine.reference_encoder import ALONE
+from tts_batch.model.qwen3_tts import Qwen3TTS
+
+PROFILE = load_profile("throughput", "cuda")
+BF16_CUDA = Platform(torch.device("cuda"), torch.bfloat16, "v2")
+EVERYTHING_OFF = {
+    "frames_per_visit": "1",
+    "prefill_tokens": "512",
+    "references_together": "false",
+    "codec_skips_context": "false",
+    "fast_codec": "false",
+    "codec_stream": "false",
+    "code2wav_pieces": "2",
+}
+
+
+@pytest.fixture
+def exact(tiny_model: Callable[[str], Qwen3TTS]) -> torch.nn.Module:
+    return tiny_model("base").speech_tokenizer.decoder
+
+
+def test_the_fast_codec_decodes_in_bfloat16_on_cuda(exact: torch.nn.Module) -> None:
+    decode, context = _decoder(exact, BF16_CUDA, PROFILE)
+    assert isinstance(decode, FastCodecDecoder)
+    assert context == CONV_CONTEXT
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [
+        replace(BF16_CUDA, runner="v1"),
+        replace(BF16_CUDA, dtype=torch.float32),
+        replace(BF16_CUDA, device=torch.device("cpu")),
+    ],
+)
+def test_elsewhere_the_exact_decoder_does(exact: torch.nn.Module, platform: Platform) -> None:
+    assert _decoder(exact, platform, PROFILE) == (exact, None)
+
+
+def test_context_that_is_not_skipped_is_decoded(exact: torch.nn.Module) -> None:
+    decode, context = _decoder(exact, BF16_CUDA, replace(PROFILE, codec_skips_context=False))
+    assert isinstance(decode, FastCodecDecoder)
+    assert context is None
+
+
+def test_without_the_fast_codec_a_copy_of_the_exact_one_decodes_in_bfloat16(exact: torch.nn.Module) -> None:
+    decode, context = _decoder(exact, BF16_CUDA, replace(PROFILE, fast_codec=False))
+    assert type(decode) is type(exact)
+    assert context is None
+    assert {p.dtype for p in decode.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in exact.parameters()} == {torch.float32}
+    codes = torch.arange(32).view(1, 16, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(decode(codes).float(), exact(codes), atol=0.05, rtol=0.05)
+
+
+def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:
+    requests = [ask(f"{i}", task="base", seed=i, max_frames=3 + i, reference=voice(f"v{i}", 0.4)) for i in range(3)]
+    clips = []
+    for settings in ({}, {"eager": True, "options": EVERYTHING_OFF}):
+        engine = open_tiny("base", runner="v2", **settings)
+        clips.append({result.request_id: result for result in engine.generate(iter(requests))})
+    for name, one in clips[0].items():
+        assert np.array_equal(one.codes, clips[1][name].codes)
+        np.testing.assert_allclose(one.audio, clips[1][name].audio, atol=1e-4)
+
+
+@pytest.mark.parametrize(("together", "shapes"), [("true", None), ("false", ALONE)])
+def test_references_are_encoded_alone_when_told_so(
+    open_tiny: Callable[..., NativeEngine], monkeypatch: pytest.MonkeyPatch, together: str, shapes: object
+) -> None:
+    seen = []
+    monkeypatch.setattr(references, "ReferenceEncoder", lambda model, shapes: seen.append(shapes))
+    engine = open_tiny("base", options={"references_together": together})
+    engine._stages.preparer.forget_references()
+    assert seen == [shapes, shapes]
+
+
+def test_kernels_are_left_out_where_they_are_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "triton", object())  # as if it were here, for tensors of any device
+    monkeypatch.setattr(backend, "_INTERPRETED", True)
+    x = torch.zeros(1)
+    with backend.kernels_allowed(False):
+        assert not backend.uses_triton(x)
+        with backend.kernels_allowed(True):
+            assert backend.uses_triton(x)
+        assert not backend.uses_triton(x)
+    assert backend.uses_triton(x)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_eager_leaves_kernels_and_graphs_out(
+    open_tiny: Callable[..., NativeEngine], monkeypatch: pytest.MonkeyPatch, eager: bool
+) -> None:
+    seen = set()
+    engine = open_tiny(runner="v2", eager=eager)
+    runner = engine._stages.runner
+    step = runner.step
+
+    def look() -> list:
+        seen.add(backend._ALLOWED.get())
+        return step()
+
+    monkeypatch.setattr(runner, "step", look)
+    list(engine.generate([ask()]))
+    assert seen == {not eager}
+    assert runner.settings.cuda_graph == (not eager)

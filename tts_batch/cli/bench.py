@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.errors import ExitStatus, UsageError
+from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from tts_batch.bench.workload import Workload
+    from tts_batch.engine.request import EngineConfig
 
 
 @click.command()
 @click.option("--shape", type=click.Choice(["1.7b", "0.6b"]), help="A released shape with random weights.")
-@click.option("--model", help="Or a Base checkpoint: folder or hub id.")
+@click.option("--model", help="Or a Base checkpoint: folder, hub id or 'tiny-random'.")
 @click.option("--workload", type=click.Choice(["seed-tts", "fixed"]), default="seed-tts", show_default=True,
               help="Lengths like Seed-TTS (mean 52 frames), or 52 frames each, x-vector only.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(min=1), default=1_088, show_default=True)
@@ -42,49 +47,73 @@ def bench(
     """
     if (shape is None) == (model is None):
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
-    if concurrency != "max" and not concurrency.isdecimal():
-        raise UsageError(f"--concurrency {concurrency!r} is neither a number nor 'max'.")
-    from tts_batch.bench.engines import load_model, open_bench_engine, random_model
-    from tts_batch.bench.measure import measure
-    from tts_batch.bench.table import describe_machine, print_table
+    if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
+        raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
+    from tts_batch.bench.table import print_table
     from tts_batch.bench.workload import Workload
+    from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
 
     config = EngineConfig(
-        model=model or "", runner=runner, device=device, dtype=dtype, max_num_seqs=max_num_seqs,
-        cuda_graph=not no_cuda_graph,
+        model=_base_checkpoint(model) if model else "", runner=runner, device=device, dtype=dtype,
+        max_num_seqs=max_num_seqs, cuda_graph=not no_cuda_graph,
     )  # fmt: skip
+    asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
+    at_once = None if concurrency == "max" else int(concurrency)
+    try:
+        report = _measure(shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
+    except EngineError as error:
+        raise CannotContinueError(str(error)) from error
+    if json_path:
+        json_path.write_text(json.dumps(report, indent=1))
+    print_table(report)
+    complete = all(measured["completed"] == measured["attempted"] for measured in report["rounds"])
+    return ExitStatus.OK if complete else ExitStatus.SOME_FAILED
+
+
+def _base_checkpoint(model: str) -> str:
+    from tts_batch.plan.models import find_checkpoint
+
+    checkpoint = find_checkpoint(model, task="base")
+    if checkpoint.config.kind != "base":
+        raise UsageError(
+            f"--model {model} is {checkpoint.config.kind}: the workloads clone, so name a Base checkpoint."
+        )
+    return str(checkpoint.path)
+
+
+def _measure(
+    shape: str | None, config: EngineConfig, asked: Workload, *, cold: bool, at_once: int | None, rounds: int
+) -> dict[str, Any]:
+    """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
+    from tts_batch.bench.engines import load_model, open_bench_engine, random_model
+    from tts_batch.bench.measure import measure
+    from tts_batch.bench.table import describe_machine
+
     started_s = time.monotonic()
     network = random_model(shape, config) if shape else load_model(config)
     loaded_s = time.monotonic()
     engine, preparer = open_bench_engine(network, config)
     opened_s = time.monotonic()
-    fixed = workload == "fixed"
-    asked = Workload(workload, rows, references, x_vector_only or fixed)
-    bench_rows = asked.rows(lambda text: len(network.text_tokenizer.encode(text)))
-    at_once = None if concurrency == "max" else int(concurrency)
-    warm = bench_rows if cache == "warm" else Workload(workload, 64, 8, x_vector_only or fixed, seed=1).rows(len)
-    warm_up = measure(engine, preparer, warm, at_once)
+    rows = asked.rows(lambda text: len(network.text_tokenizer.encode(text)))
+    # Other texts and voices warm up what must stay cold.
+    others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
+    warm_up = measure(engine, preparer, others.rows(len) if cold else rows, at_once)
     measurements = []
     for _ in range(rounds):
-        if cache == "cold":
+        if cold:
             preparer.forget_references()
-        measurements.append(measure(engine, preparer, bench_rows, at_once))
+        measurements.append(measure(engine, preparer, rows, at_once))
     engine.close()
-    report: dict[str, Any] = {
+    return {
         "machine": describe_machine(),
         "engine": engine.info,
         "workload": {name: getattr(asked, name) for name in asked.__slots__},
-        "cache": cache,
-        "concurrency": concurrency,
+        "cache": "cold" if cold else "warm",
+        "concurrency": at_once or "max",
         "load_s": loaded_s - started_s,
         "open_s": opened_s - loaded_s,
         "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
         "warm_up": warm_up.as_dict(),
         "rounds": [measurement.as_dict() for measurement in measurements],
     }
-    if json_path:
-        json_path.write_text(json.dumps(report, indent=1))
-    print_table(report)
-    complete = all(m.completed == m.attempted for m in measurements)
-    return ExitStatus.OK if complete else ExitStatus.SOME_FAILED

@@ -1,0 +1,128 @@
+"""One measurement over an engine that follows a script, on a clock that the script moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from tts_batch.bench import measure as measure_module
+from tts_batch.bench.measure import measure
+from tts_batch.bench.workload import BenchRow
+from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
+
+Spoil = Callable[[SpeechResult], SpeechResult]
+
+
+@dataclass
+class Clock:
+    now_s: float = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Ends:
+    """Where a preparer would read the forced ends."""
+
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class ScriptedEngine:
+    """Takes whatever is offered, then ends the oldest row: one second for each."""
+
+    ends: Ends
+    clock: Clock
+    spoil: dict[str, Spoil] = field(default_factory=dict)
+    most_in_flight: int = 0
+
+    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
+        offered, in_flight, is_open = iter(requests), deque[SpeechRequest](), True
+        while is_open or in_flight:
+            while is_open:
+                try:
+                    request = next(offered)
+                except StopIteration:
+                    is_open = False
+                    break
+                if request is None:
+                    break
+                in_flight.append(request)
+            self.most_in_flight = max(self.most_in_flight, len(in_flight))
+            if in_flight:
+                self.clock.now_s += 1
+                yield self._end(in_flight.popleft())
+
+    def _end(self, request: SpeechRequest) -> SpeechResult:
+        num_frames = self.ends.ends[request.request_id]
+        audio = np.zeros(num_frames * 1920, np.float32)
+        metrics = {"talker_s": 0.5, "num_steps": 9.0}
+        good = SpeechResult(request.request_id, audio, 24_000, None, num_frames, "stop", True, metrics=metrics)
+        return self.spoil.get(request.request_id, lambda result: result)(good)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    clock = Clock()
+    monkeypatch.setattr(measure_module, "time", clock)
+    return ScriptedEngine(Ends(), clock)
+
+
+def make_rows(*frames: int) -> list[BenchRow]:
+    return [
+        BenchRow(SpeechRequest(f"r{i}", "a", "base", i, 192, SamplingParams()), num_frames)
+        for i, num_frames in enumerate(frames)
+    ]
+
+
+def test_times_rates_and_percentiles(engine: ScriptedEngine) -> None:
+    found = measure(engine, engine.ends, make_rows(*[25] * 10), None)
+    assert (found.attempted, found.completed, found.finish_reasons) == (10, 10, {"stop": 10})
+    assert (found.audio_s, found.wall_s) == (20.0, 10.0)
+    assert (found.audio_s_per_s, found.rows_per_s) == (2.0, 1.0)
+    assert (found.first_result_s, found.tail_s) == (1.0, 1.0)  # nine tenths of the audio is there a row before the end
+    assert (found.latency_p50_s, found.latency_p99_s) == pytest.approx((5.5, 9.91))  # all were asked for at once
+    assert found.stages_s == {"talker_s": 0.5}
+    assert found.as_dict().items() >= {"audio_s_per_s": 2.0, "rows_per_s": 1.0, "wall_s": 10.0}.items()
+    assert engine.most_in_flight == 10
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_concurrency_is_a_limit_and_is_used(engine: ScriptedEngine, limit: int) -> None:
+    found = measure(engine, engine.ends, make_rows(*[25] * 10), limit)
+    assert (engine.most_in_flight, found.completed) == (limit, 10)
+    assert found.latency_p50_s == limit
+
+
+def with_audio(change: Callable[[np.ndarray], np.ndarray | None]) -> Spoil:
+    return lambda result: replace(result, audio=change(result.audio))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (with_audio(lambda audio: audio[:-1]), "stop"),
+        (with_audio(lambda audio: np.where(np.arange(audio.size) == 7, np.nan, audio)), "stop"),
+        (with_audio(lambda audio: None), "stop"),
+        (lambda result: replace(result, num_frames=result.num_frames + 1), "stop"),
+        (lambda result: replace(result, finish_reason="length"), "length"),
+        (lambda result: replace(result, finish_reason="error", reason="stalled", audio=None), "stalled"),
+    ],
+)
+def test_only_whole_finite_clips_of_their_length_count(engine: ScriptedEngine, spoil: Spoil, reason: str) -> None:
+    engine.spoil["r1"] = spoil
+    found = measure(engine, engine.ends, make_rows(25, 100, 50), None)
+    assert (found.attempted, found.completed, found.audio_s) == (3, 2, 6.0)
+    assert sum(found.finish_reasons.values()) == 3
+    assert found.finish_reasons[reason] >= 1
+
+
+def test_a_measurement_in_which_nothing_succeeds_says_so(engine: ScriptedEngine) -> None:
+    engine.spoil["r0"] = with_audio(lambda audio: None)
+    found = measure(engine, engine.ends, make_rows(25), None)
+    assert (found.completed, found.audio_s, found.audio_s_per_s, found.tail_s) == (0, 0.0, 0.0, 0.0)

@@ -1,0 +1,52 @@
+"""`tts-batch bench` from end to end on a small checkpoint, and the ways in which it cannot be asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tts_batch.cli.main import main
+from tts_batch.errors import ExitStatus
+
+SMALL = ["bench", "--model", "tiny-random", "--device", "cpu", "--rows", "4", "--references", "2"]
+
+
+@pytest.mark.parametrize("more", [[], ["--runner", "v2", "--cache", "cold", "--concurrency", "2", "--workload", "fixed"]])
+def test_a_small_benchmark(more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.json"
+    assert main([*SMALL, "--json", str(path), *more]) == ExitStatus.OK
+    report = json.loads(path.read_text())
+    (measured,) = report["rounds"]
+    assert (measured["completed"], measured["attempted"], measured["finish_reasons"]) == (4, 4, {"stop": 4})
+    assert measured["audio_s"] >= 4 * 12 / 12.5
+    assert report["workload"]["x_vector_only"] == ("fixed" in more)
+    assert measured["audio_s_per_s"] == pytest.approx(measured["audio_s"] / measured["wall_s"])
+    assert report["engine"]["device"] == "cpu"
+    assert " 4/4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "words"),
+    [
+        (["bench"], 2, "either --shape"),
+        ([*SMALL, "--shape", "1.7b"], 2, "either --shape"),
+        ([*SMALL, "--concurrency", "0"], 2, "'max' nor a number from 1 on"),
+        ([*SMALL, "--concurrency", "many"], 2, "'max' nor a number from 1 on"),
+        (["bench", "--model", "nowhere/at-all"], 5, "nowhere/at-all"),
+        ([*SMALL, "--device", "musa"], 5, "musa"),
+    ],
+)
+def test_what_cannot_be_measured(args: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args) == status
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert (captured.out, "Traceback" in captured.err) == ("", False)
+
+
+def test_only_base_clones(capsys: pytest.CaptureFixture[str]) -> None:
+    from tts_batch.model.tiny import build_tiny
+
+    assert main(["bench", "--model", str(build_tiny("tiny-random", "custom_voice"))]) == ExitStatus.USAGE
+    assert "Base" in capsys.readouterr().err

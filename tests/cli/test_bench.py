@@ -13,18 +13,21 @@ from tts_batch.errors import ExitStatus
 SMALL = ["bench", "--model", "tiny-random", "--device", "cpu", "--rows", "4", "--references", "2"]
 
 
-@pytest.mark.parametrize("more", [[], ["--runner", "v2", "--cache", "cold", "--concurrency", "2", "--workload", "fixed"]])
-def test_a_small_benchmark(more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+COLD = ["--rows", "2", "--runner", "v2", "--cache", "cold", "--concurrency", "2", "--workload", "fixed"]
+
+
+@pytest.mark.parametrize(("more", "rows"), [([], 4), (COLD, 2)], ids=["warm", "cold"])
+def test_a_small_benchmark(more: list[str], rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
     assert main([*SMALL, "--json", str(path), *more]) == ExitStatus.OK
     report = json.loads(path.read_text())
     (measured,) = report["rounds"]
-    assert (measured["completed"], measured["attempted"], measured["finish_reasons"]) == (4, 4, {"stop": 4})
-    assert measured["audio_s"] >= 4 * 12 / 12.5
+    assert (measured["completed"], measured["attempted"], measured["finish_reasons"]) == (rows, rows, {"stop": rows})
+    assert measured["audio_s"] >= rows * 12 / 12.5
     assert report["workload"]["x_vector_only"] == ("fixed" in more)
     assert measured["audio_s_per_s"] == pytest.approx(measured["audio_s"] / measured["wall_s"])
     assert report["engine"]["device"] == "cpu"
-    assert " 4/4" in capsys.readouterr().out
+    assert f" {rows}/{rows}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

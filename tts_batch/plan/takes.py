@@ -1,4 +1,4 @@
-"""Several clips of one row: the first take has the row's own id, the others the id with `__take2`, `__take3`, …"""
+"""Several clips of one row: the first take has the row's own id, the others the id with `__take2` and so on."""
 
 from __future__ import annotations
 

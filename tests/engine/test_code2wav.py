@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -154,3 +155,19 @@ def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Decode) -> None:
     code2wav.clear()
     assert not code2wav.busy
     assert code2wav.poll(drain=True) == []
+
+
+def test_what_did_not_fit_is_let_go_of_before_less_is_tried(decoder: Decode) -> None:
+    failed: list[weakref.ref[torch.Tensor]] = []
+
+    def decode(codes: torch.Tensor) -> torch.Tensor:
+        assert [ref() for ref in failed] == [None] * len(failed)
+        if len(codes) > 1:
+            intermediate = torch.zeros(8)
+            failed.append(weakref.ref(intermediate))
+            raise torch.OutOfMemoryError("scripted")
+        return decoder(codes)
+
+    audio = vocode(whole(decode, 10_000), [row(str(i), random_codes(3, i)) for i in range(4)])
+    assert len(failed) == 3
+    assert [clip is not None for clip in audio.values()] == [True] * 4

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import tracemalloc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import ClassVar
@@ -468,6 +469,52 @@ def test_code2wav_out_of_memory_is_the_rows_error() -> None:
     requests = [ask("long", max_frames=5), ask("short", max_frames=2)]
     results = scripted_generation(requests, code2wav=ScriptedCode2Wav(too_big=5)).results()
     assert {r.request_id: r.reason for r in results} == {"long": "out_of_memory", "short": None}
+
+
+def test_what_did_not_fit_is_let_go_of_before_less_is_tried() -> None:
+    failed: list[weakref.ref[torch.Tensor]] = []
+
+    def small_memory(runner: ScriptedRunner) -> None:
+        assert [ref() for ref in failed] == [None] * len(failed)
+        if len(runner.active) > 1:
+            intermediate = torch.zeros(8)
+            failed.append(weakref.ref(intermediate))
+            raise torch.OutOfMemoryError("scripted")
+
+    class Watched(ScriptedRunner):
+        def evict(self) -> list[PreparedRow]:
+            assert [ref() for ref in failed] == [None] * len(failed)
+            return super().evict()
+
+    results = list(scripted_generation([ask(name) for name in "abcd"], Watched(4, on_step=small_memory)).results())
+    assert [result.finish_reason for result in results] == ["stop"] * 4
+    assert len(failed) == 2
+
+
+def test_no_memory_to_hand_codes_to_code2wav_is_the_rows_error() -> None:
+    class Full(ScriptedCode2Wav):
+        def submit(self, decoded: DecodedRow) -> None:
+            if decoded.prepared.request.request_id == "a":
+                raise torch.OutOfMemoryError("scripted")
+            super().submit(decoded)
+
+    results = scripted_generation([ask("a"), ask("b")], code2wav=Full()).results()
+    assert {r.request_id: r.reason for r in results} == {"a": "out_of_memory", "b": None}
+
+
+def test_requests_that_take_long_to_load_do_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_module, "BURST", 2)
+    monkeypatch.setattr(generation_module, "TAKE_IN_S", 0.0)
+    steps_before: dict[str, int] = {}
+    runner = ScriptedRunner(8)
+
+    class Watched(ScriptedPreparer):
+        def load(self, request: SpeechRequest) -> None:
+            steps_before[request.request_id] = runner.num_steps
+
+    results = list(scripted_generation([ask(n, max_frames=9) for n in "abcdef"], runner, preparer=Watched()).results())
+    assert len(results) == 6
+    assert steps_before == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
 
 
 def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,11 +150,13 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
         ({"dtype": "float16"}, "'float16' is not one of"),
         ({"placement": "split"}, "'split' is not in this version"),
         ({"placement": "pipeline"}, "never cut into a pipeline"),
+        ({"max_num_seqs": 0}, "max_num_seqs cannot be 0"),
+        ({"stall_timeout_s": 0.0}, "stall_timeout_s cannot be 0.0"),
         ({"profile": "b3"}, "'b3' is not one of basic, b2, b4, throughput"),
         ({"code2wav_mode": "streamed"}, "'streamed' is not one of utterance, chunked"),
     ],
 )
-def test_what_cannot_be_had_is_said_at_once(settings: dict[str, str], message: str) -> None:
+def test_what_cannot_be_had_is_said_at_once(settings: dict[str, object], message: str) -> None:
     folder = str(build_tiny("tiny-random", "custom_voice"))
     with pytest.raises(EngineConfigError, match=message):
         NativeEngine(EngineConfig(**{"model": folder, "device": "cpu", **settings}))

@@ -38,7 +38,8 @@ def test_equals_the_encoders_and_loads_once(model: Qwen3TTS) -> None:
     loads, references = Loads(), References(model)
     x_vector, codes = references.encode(loads.voice("a"), with_codes=True)
     assert torch.equal(x_vector, model.speaker_encoder.embed(hum(0.3)))
-    assert torch.equal(codes, model.speech_tokenizer.encode(hum(0.3)))
+    assert codes.dtype == torch.int16
+    assert torch.equal(codes.long(), model.speech_tokenizer.encode(hum(0.3)))
     again = references.encode(loads.voice("a"), with_codes=True)
     assert again[0] is x_vector
     assert again[1] is codes
@@ -137,6 +138,23 @@ def test_an_error_in_a_burst_is_its_own(model: Qwen3TTS) -> None:
     with pytest.raises(OSError, match="no such file"):
         references.encode(bad, with_codes=True)
     assert loads.keys == ["good"]
+
+
+def test_codes_that_are_none_fail_their_own_request(model: Qwen3TTS) -> None:
+    references = References(model)
+    odd = voice("odd", codes=np.array([["a"] * 16]))
+    references.load(odd, with_codes=True)
+    references.encode_loaded()
+    with pytest.raises(TypeError, match="can't convert"):
+        references.encode(odd, with_codes=True)
+
+
+def test_a_clip_that_was_not_taken_is_let_go_of(model: Qwen3TTS) -> None:
+    loads, references = Loads(), References(model)
+    references.load_ahead([loads.voice("a"), loads.voice("b")])
+    references.load(loads.voice("a"), with_codes=True)
+    references.encode_loaded()
+    assert references._ahead._clips == {}
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("too long"), ValueError("not a clip")])

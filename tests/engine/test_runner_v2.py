@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.asking import GREEDY
+from tts_batch.engine import runner_v2
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
@@ -217,3 +218,49 @@ def test_both_runners_end_a_loop_at_the_same_frame() -> None:
     assert decoded == summary(run(LockstepRunner(load("custom_voice"), 4, limits), rows))
     assert "loop" in {finish_reason for _, finish_reason, _ in decoded.values()}
     assert summary(run(runner, rows[::-1])) == decoded  # the count of a slot's last row is not its next one's
+
+
+def test_a_text_longer_than_its_budget_is_spoken_as_far_as_that_goes() -> None:
+    rows = prepared("custom_voice", GREEDY)
+    long = replace(rows[0], prompt=replace(rows[0].prompt, trailing_ids=tuple(range(100, 400))))  # room for 64
+    rows = tuple(replace(long, request=replace(long.request, request_id=str(n), max_frames=n)) for n in (0, 5, 64))
+    decoded = summary(run(continuous("custom_voice"), rows))
+    assert decoded == summary(run(LockstepRunner(load("custom_voice"), 4), rows))
+    assert [len(codes) for codes, _, _ in (decoded["0"], decoded["5"])] == [0, 5]
+
+
+def test_parameters_at_their_ends() -> None:
+    ends = [
+        {"top_k": 2**31 - 1, "subtalker_top_k": 2**31 - 1, "min_new_tokens": 2**31 - 1},
+        {"temperature": 1e-30, "subtalker_temperature": 1e-30, "top_p": 0.5},
+        {"temperature": 1e30, "subtalker_temperature": 1e30, "repetition_penalty": 1e30},
+        {"top_k": 1, "subtalker_top_k": 1, "top_p": 1e-6, "subtalker_top_p": 1e-6},
+    ]
+    first = prepared("custom_voice", SAMPLED)[3]
+    rows = [
+        replace(first, request=replace(first.request, request_id=f"{i} {seed}", seed=seed, sampling=SamplingParams(**p)))
+        for i, p in enumerate(ends)
+        for seed in (0, 2**63 - 1)
+    ]
+    decoded = summary(run(continuous("custom_voice"), rows))
+    assert decoded == summary(run(LockstepRunner(load("custom_voice"), 4), rows))
+    assert decoded["0 0"][1] == "length"
+
+
+def test_rows_that_memory_ran_out_for_when_they_ended_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, runner = prepared("custom_voice", GREEDY), continuous("custom_voice")
+    for row in rows[:3]:
+        runner.add(row)
+
+    def no_memory(**fields: object) -> None:
+        raise torch.OutOfMemoryError("scripted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner_v2, "DecodedRow", no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            for _ in range(20):
+                runner.step()
+    evicted = runner.evict()
+    assert len(evicted) == 3
+    expected = reference_codes("custom_voice", GREEDY)
+    assert summary(run(runner, evicted)) == {name: expected[name] for name in ("row0", "row1", "row2")}

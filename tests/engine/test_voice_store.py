@@ -64,7 +64,7 @@ def test_codes_that_were_not_needed_are_added_later(model: Qwen3TTS, tmp_path: P
     assert loads == ["a", "a"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK not a zip", None])
+@pytest.mark.parametrize("damage", [b"", b"PK not a zip", b"compressed", None])
 def test_a_damaged_file_is_made_again(
     model: Qwen3TTS, tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,7 +73,12 @@ def test_a_damaged_file_is_made_again(
     (path,) = tmp_path.rglob("*.npz")
     whole = path.read_bytes()
     at = whole.index(b"NUMPY") + 140  # inside an array
-    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] if damage is None else damage)
+    if damage is None:
+        damage = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    elif damage == b"compressed":  # says the directory at the end, of what is not
+        method = whole.index(b"PK\x01\x02") + 10
+        damage = whole[:method] + b"\x08" + whole[method + 1 :]
+    path.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
         again = encode(model, tmp_path, loads)
     assert "is encoded again" in caplog.text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,7 @@ class HostCopy:
             self._copied = torch.cuda.Event()
             self._copied.record()
         else:
-            self._host = x.clone()
+            self._host = x.to("cpu", copy=True)
 
     @property
     def is_done(self) -> bool:
@@ -136,6 +137,8 @@ class DecodePool:
 
     def clear(self) -> None:
         """Forget all pieces, those that are being decoded too."""
+        if self._stream is not None:  # their codes may be overwritten from here on, though not before they were read
+            torch.cuda.current_stream().wait_stream(self._stream)
         self._pieces.clear()
         self._batches.clear()
 
@@ -152,15 +155,16 @@ class DecodePool:
 
     def _start(self, pieces: Sequence[Piece]) -> None:
         """Queue a batch, in halves when it does not fit in memory."""
-        try:
+        with suppress(torch.OutOfMemoryError):
             self._batches.append(self._launch(pieces))
-        except torch.OutOfMemoryError:
-            if len(pieces) == 1:
-                pieces[0].deliver(None)
-                return
-            torch.cuda.empty_cache()
-            self._start(pieces[: len(pieces) // 2])
-            self._start(pieces[len(pieces) // 2 :])
+            return
+        # Here the error is gone, and with it the tensors that it kept.
+        torch.cuda.empty_cache()
+        if len(pieces) == 1:
+            pieces[0].deliver(None)
+            return
+        self._start(pieces[: len(pieces) // 2])
+        self._start(pieces[len(pieces) // 2 :])
 
     def _launch(self, pieces: Sequence[Piece]) -> _Batch:
         rows = [piece.codes for piece in pieces]

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -31,9 +33,11 @@ logger = logging.getLogger(__name__)
 Done = TypeVar("Done")
 
 BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
+TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 POLL_S = 0.01
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
+NO_MEMORY_FOR_AUDIO = "the device has too little memory to turn this row's codes into audio."
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +170,9 @@ class Generation:
                 self._closing.wait(POLL_S)
 
     def _take_in(self) -> None:
-        """Fill the runner with the requests that are ready, burst by burst."""
+        """Fill the runner with the requests that are ready, burst by burst; slow ones do not hold up the others."""
         ready = self._ready_requests()
+        until_s = time.monotonic() + TAKE_IN_S
         while burst := list(islice(ready, max(0, min(self._runner.room, BURST)))):
             self._preparer.load_ahead(burst)
             for request in burst:
@@ -180,6 +185,8 @@ class Generation:
             for request in burst:
                 self._prepare(request)
             self._run(self._runner.start_waiting)  # the device reads these prompts while the host prepares the next
+            if time.monotonic() > until_s:
+                return
 
     def _ready_requests(self) -> Iterator[SpeechRequest]:
         """Requests pulled until none is ready. What comes out here is owed a result."""
@@ -210,16 +217,19 @@ class Generation:
 
     def _advance(self) -> None:
         for row in self._run(self._runner.step) or ():
-            self._code2wav.submit(row)
+            request_id = row.prepared.request.request_id
+            try:
+                self._code2wav.submit(row)
+            except torch.OutOfMemoryError:
+                self._code2wav.drop(request_id)
+                self._put(error_result(request_id, "out_of_memory", NO_MEMORY_FOR_AUDIO))
 
     def _run(self, work: Callable[[], Done]) -> Done | None:
         """Let the runner work; where its memory runs out it starts again, smaller."""
-        try:
-            with self._watchdog.unit("decode"):
-                return work()
-        except torch.OutOfMemoryError:
-            self._lower_limit()
-            return None
+        with suppress(torch.OutOfMemoryError), self._watchdog.unit("decode"):
+            return work()
+        self._lower_limit()  # where the error is gone, and with it the tensors that it kept
+        return None
 
     def _lower_limit(self) -> None:
         """Start again with half as many rows; a row that does not even fit alone fails."""
@@ -248,8 +258,7 @@ class Generation:
             voiced = self._code2wav.poll(drain=not self._runner.busy)
         for clip in voiced:
             if clip.audio is None:
-                message = "the device has too little memory to turn this row's codes into audio."
-                self._put(error_result(clip.row.prepared.request.request_id, "out_of_memory", message))
+                self._put(error_result(clip.row.prepared.request.request_id, "out_of_memory", NO_MEMORY_FOR_AUDIO))
             else:
                 self._put(spoken_result(clip))
 

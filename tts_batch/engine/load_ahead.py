@@ -38,6 +38,10 @@ class LoadAhead:
         # The caller's watchdog is the deadline of this wait, as it is of a load in this thread.
         return reference.load() if clip is None else clip.result()
 
+    def forget(self) -> None:
+        """Let go of the clips that nobody took."""
+        self._clips.clear()
+
 
 def _load(waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]]) -> None:
     while waiting:

@@ -116,6 +116,10 @@ def _voice_store(model: Qwen3TTS, config: EngineConfig) -> VoiceStore | None:
 def _check_modes(config: EngineConfig) -> None:
     if config.code2wav_mode not in CODE2WAV_MODES:
         raise EngineConfigError(f"code2wav_mode {config.code2wav_mode!r} is not one of {', '.join(CODE2WAV_MODES)}.")
+    if config.max_num_seqs is not None and config.max_num_seqs < 1:
+        raise EngineConfigError(f"max_num_seqs cannot be {config.max_num_seqs}: it is at least 1.")
+    if not config.stall_timeout_s > 0:
+        raise EngineConfigError(f"stall_timeout_s cannot be {config.stall_timeout_s}: it is above 0.")
     if config.placement == "split":
         raise EngineConfigError("placement 'split' is not in this version; leave it at colocated.")
     if config.placement != "colocated":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ class Preparer:
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         """Raises an exception that `results.failure_result` turns into the row's reason."""
         started_s = time.monotonic()
+        _check(request)
         x_vector = ref_codes = None
         if request.reference is not None and self._clones(request):
             x_vector, ref_codes = self._references.encode(request.reference, with_codes=not request.x_vector_only)
@@ -97,3 +99,25 @@ class Preparer:
 
     def _clones(self, request: SpeechRequest) -> bool:
         return request.task == "base" and self._model.config.kind == "base"
+
+
+def _check(request: SpeechRequest) -> None:
+    """Raise a PromptError for numbers that no device tensor holds, or no draw can be made with."""
+    if not 0 <= request.seed < 2**63:
+        raise PromptError("bad_seed", f"seed {request.seed} is not in 0 .. 2**63 - 1.")
+    p = request.sampling
+    for name, value in (
+        ("temperature", p.temperature),
+        ("subtalker_temperature", p.subtalker_temperature),
+        ("repetition_penalty", p.repetition_penalty),
+    ):
+        if not 0 < value < math.inf:
+            raise PromptError("bad_row", f"{name} cannot be {value}: it is a number above 0.")
+    for name, count in (
+        ("top_k", p.top_k),
+        ("subtalker_top_k", p.subtalker_top_k),
+        ("min_new_tokens", p.min_new_tokens),
+        ("max_frames", request.max_frames),
+    ):
+        if not 0 <= count < 2**31:
+            raise PromptError("bad_row", f"{name} cannot be {count}: it is in 0 .. 2**31 - 1.")

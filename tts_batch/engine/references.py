@@ -31,7 +31,7 @@ class _Entry:
 
     audio: Any = None  # float32 [samples]
     x_vector: Tensor | None = None
-    codes: Tensor | None = None
+    codes: Tensor | None = None  # int16 [frames, 16]
     error: Exception | None = None  # it could not be loaded, and will not be
 
     @property
@@ -44,7 +44,7 @@ class _Entry:
     def fill(self, x_vector: Tensor | None, codes: Tensor | None) -> None:
         """Take what is missing."""
         self.x_vector = x_vector if self.x_vector is None else self.x_vector
-        self.codes = codes if self.codes is None else self.codes
+        self.codes = codes.to(torch.int16) if self.codes is None and codes is not None else self.codes
 
 
 class References:
@@ -84,7 +84,10 @@ class References:
 
     def load(self, reference: Reference, *, with_codes: bool) -> None:
         """Load the clip for `encode_loaded`, unless the voice is known. What goes wrong, `encode` raises."""
-        entry = self._load(reference, with_codes)
+        try:
+            entry = self._load(reference, with_codes)
+        except Exception:  # codes of no shape, no memory: met again where it is this one request's failure
+            return
         if entry.error is None and not entry.is_whole(with_codes):
             _, codes_too = self._loaded.get(reference.key, (entry, False))
             self._loaded[reference.key] = entry, with_codes or codes_too
@@ -92,6 +95,7 @@ class References:
     def encode_loaded(self) -> None:
         """Encode what was loaded, together. What this fails for, `encode` tries again alone."""
         loaded, self._loaded = self._loaded, {}
+        self._ahead.forget()
         try:
             self._encode(loaded)
         except Exception as error:
@@ -101,7 +105,7 @@ class References:
         """The voice of a reference, as given with it or encoded here once.
 
         Returns:
-            x-vector [H] and codes int64 [frames, 16], both on the model's device; without `with_codes`, no codes.
+            x-vector [H] and codes int16 [frames, 16], both on the model's device; without `with_codes`, no codes.
 
         Raises whatever `reference.load` raises, again for every request of the same key.
         """
@@ -119,7 +123,7 @@ class References:
         if entry.x_vector is None and reference.x_vector is not None:
             entry.x_vector = torch.tensor(reference.x_vector, device=self._device)
         if entry.codes is None and reference.codes is not None:
-            entry.codes = torch.tensor(reference.codes, device=self._device, dtype=torch.int64)
+            entry.codes = torch.tensor(reference.codes, device=self._device, dtype=torch.int16)
         is_new = entry.audio is None and entry.error is None
         if is_new and not entry.is_whole(with_codes) and self._store is not None:
             entry.fill(*self._store.load(reference.key) or (None, None))

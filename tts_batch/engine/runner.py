@@ -20,7 +20,7 @@ class PreparedRow:
 
     request: SpeechRequest
     prompt: Prompt
-    ref_codes: Tensor | None  # int64 [ref_frames, 16], for in-context cloning
+    ref_codes: Tensor | None  # int16 [ref_frames, 16], for in-context cloning
     x_vector: Tensor | None  # [H], for task "base"
     expected_frames: int  # a guess, to put rows of like length together
     ready_at_s: float  # time.monotonic() when prepared

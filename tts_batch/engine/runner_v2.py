@@ -78,7 +78,7 @@ class ContinuousRunner:
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             max_frames=settings.max_frames,
-            max_trailing=settings.max_model_len // 4,
+            max_trailing=settings.max_frames,
             max_pages=self._max_pages,
             pad_text_id=self._pad_text_id,
         )
@@ -185,10 +185,12 @@ class ContinuousRunner:
         """Write the slots of new rows and run their prompts, in passes of at most `prefill_tokens` tokens."""
         requests = [active.prepared.request for active in admitted]
         prompts = [active.prepared.prompt for active in admitted]
-        trailing = np.zeros((len(admitted), max(len(prompt.trailing_ids) for prompt in prompts)), dtype=np.int32)
+        # One id goes with a frame: those beyond the budget are never reached.
+        texts = [r.prompt.trailing_ids[: r.request.max_frames] for r in (active.prepared for active in admitted)]
+        trailing = np.zeros((len(admitted), max(map(len, texts))), dtype=np.int32)
         pages = np.zeros((len(admitted), max(len(active.pages) for active in admitted)), dtype=np.int32)
-        for i, (active, prompt) in enumerate(zip(admitted, prompts, strict=True)):
-            trailing[i, : len(prompt.trailing_ids)] = prompt.trailing_ids
+        for i, (active, text) in enumerate(zip(admitted, texts, strict=True)):
+            trailing[i, : len(text)] = text
             pages[i, : len(active.pages)] = active.pages
         floats, ints = warp_rows([request.sampling for request in requests])
         slots = self._upload(torch.tensor([active.slot for active in admitted]))
@@ -201,7 +203,7 @@ class ContinuousRunner:
                 max_frames=self._upload(torch.tensor([r.max_frames for r in requests], dtype=torch.int32)),
                 end_at=self._upload(torch.tensor([a.prepared.end_at or NEVER for a in admitted], dtype=torch.int32)),
                 trailing_ids=self._upload(torch.from_numpy(trailing)),
-                trailing_lens=self._upload(torch.tensor([len(p.trailing_ids) for p in prompts], dtype=torch.int32)),
+                trailing_lens=self._upload(torch.tensor([len(text) for text in texts], dtype=torch.int32)),
                 block_table=block_table,
                 seeds=self._upload(seed_words([request.seed for request in requests])),
                 warp_floats=self._upload(floats),
@@ -265,10 +267,7 @@ class ContinuousRunner:
         slots = self._upload(torch.tensor([row.slot for row in ended]))
         lens = [int(num_frames[row.slot]) for row in ended]
         codes = self._state.codes[:, : max(lens)][slots]  # a copy: the slots may be taken again at once
-        self._state.done.index_fill_(0, slots, DONE_CANCELLED)
-        for row in ended:
-            self._scheduler.release(row)
-        return [
+        decoded = [
             DecodedRow(
                 prepared=row.prepared,
                 codes=codes[i, :length].clone(),
@@ -281,6 +280,10 @@ class ContinuousRunner:
             )
             for i, (row, length) in enumerate(zip(ended, lens, strict=True))
         ]
+        self._state.done.index_fill_(0, slots, DONE_CANCELLED)
+        for row in ended:  # last: where memory ran out above, they are still here to be evicted
+            self._scheduler.release(row)
+        return decoded
 
     def _known_frames(self, row: ActiveRow) -> int:
         """As of the last harvest; a row that was not yet in its window has none."""

@@ -10,6 +10,7 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -500,6 +501,18 @@ def test_no_memory_to_hand_codes_to_code2wav_is_the_rows_error() -> None:
 
     results = scripted_generation([ask("a"), ask("b")], code2wav=Full()).results()
     assert {r.request_id: r.reason for r in results} == {"a": "out_of_memory", "b": None}
+
+
+def test_a_row_that_lost_its_numbers_is_no_clip() -> None:
+    class Overflowing(ScriptedRunner):
+        def step(self) -> list[DecodedRow]:
+            rows = super().step()
+            return [replace(row, finish_reason="error") if len(row.codes) == 3 else row for row in rows]
+
+    requests = [ask("a", max_frames=3), ask("b", max_frames=4)]
+    results = {r.request_id: r for r in scripted_generation(requests, Overflowing()).results()}
+    assert {name: r.reason for name, r in results.items()} == {"a": "non_finite", "b": None}
+    assert "no longer finite after 3 frames" in results["a"].error
 
 
 def test_requests_that_take_long_to_load_do_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,3 +175,22 @@ def test_result_codes_are_of_the_codebooks(alone: dict[str, DecodedRow]) -> None
         assert codes.max() < 2_048
         assert np.issubdtype(codes.dtype, np.integer)
         assert set(row.metrics) == {"queue_s", "prefill_s", "decode_s"}
+
+
+def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(
+    tiny_model: Callable[[str], Qwen3TTS], alone: dict[str, DecodedRow]
+) -> None:
+    model = tiny_model("custom_voice")
+    runner, done = LockstepRunner(model, 7), {}
+    with torch.inference_mode():
+        for request in mixed_requests():
+            runner.add(Preparer(model).prepare(request))
+        runner.step()
+        batch = runner._batch
+        lost = batch.rows[2].request.request_id
+        batch._hidden[2, 0] = torch.nan
+        while runner.busy:
+            done |= {row.prepared.request.request_id: row for row in runner.step()}
+    row = done.pop(lost)
+    assert (row.finish_reason, row.eos, len(row.codes)) == ("error", False, 1)
+    assert codes_of(done) == {name: codes for name, codes in codes_of(alone).items() if name != lost}

@@ -238,7 +238,9 @@ def test_parameters_at_their_ends() -> None:
     ]
     first = prepared("custom_voice", SAMPLED)[3]
     rows = [
-        replace(first, request=replace(first.request, request_id=f"{i} {seed}", seed=seed, sampling=SamplingParams(**p)))
+        replace(
+            first, request=replace(first.request, request_id=f"{i} {seed}", seed=seed, sampling=SamplingParams(**p))
+        )
         for i, p in enumerate(ends)
         for seed in (0, 2**63 - 1)
     ]
@@ -264,3 +266,20 @@ def test_rows_that_memory_ran_out_for_when_they_ended_are_not_lost(monkeypatch: 
     assert len(evicted) == 3
     expected = reference_codes("custom_voice", GREEDY)
     assert summary(run(runner, evicted)) == {name: expected[name] for name in ("row0", "row1", "row2")}
+
+
+@pytest.mark.parametrize("at_frame", [0, 5])
+def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(at_frame: int) -> None:
+    rows, runner = prepared("custom_voice", SAMPLED), continuous("custom_voice", frames_per_visit=1)
+    lost = replace(rows[0], request=replace(rows[0].request, max_frames=60))
+    runner.add(lost)
+    for _ in range(1 + at_frame):
+        assert runner.step() == []
+    runner._loop.kv_pages[:, 1, list(runner._scheduler.active[0].pages)] = torch.nan
+    decoded = summary(run(runner, rows[1:]))
+    codes, finish_reason, eos = decoded.pop("row0")
+    assert (finish_reason, eos) == ("error", False)
+    assert len(codes) <= at_frame + 3
+    expected = reference_codes("custom_voice", SAMPLED)
+    assert decoded == {name: row for name, row in expected.items() if name != "row0"}
+    assert summary(run(runner, rows)) == expected  # in pages and slots that held what is not a number

@@ -218,6 +218,11 @@ class Generation:
     def _advance(self) -> None:
         for row in self._run(self._runner.step) or ():
             request_id = row.prepared.request.request_id
+            if row.finish_reason == "error":
+                self._code2wav.drop(request_id)  # where chunks of it may be
+                message = f"the network's state was no longer finite after {len(row.codes)} frames."
+                self._put(error_result(request_id, "non_finite", message))
+                continue
             try:
                 self._code2wav.submit(row)
             except torch.OutOfMemoryError:

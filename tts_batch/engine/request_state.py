@@ -13,8 +13,9 @@ from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
 
 NEVER = 2**31 - 1
-RUNNING, DONE_EOS, DONE_LENGTH, DONE_LOOP, DONE_CANCELLED = range(5)
-"""Values of `RequestState.done`. A free slot is DONE_CANCELLED: whatever runs over it changes nothing."""
+RUNNING, DONE_EOS, DONE_LENGTH, DONE_LOOP, DONE_CANCELLED, DONE_LOST = range(6)
+"""Values of `RequestState.done`. A free slot is DONE_CANCELLED: whatever runs over it changes nothing.
+DONE_LOST stands on the host only: the row ran on, but its hidden state is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,6 @@ def warp_rows(params: list[SamplingParams]) -> tuple[Tensor, Tensor]:
 
 
 __all__ = [
-    "DONE_CANCELLED", "DONE_EOS", "DONE_LENGTH", "DONE_LOOP", "NEVER", "RUNNING",
+    "DONE_CANCELLED", "DONE_EOS", "DONE_LENGTH", "DONE_LOOP", "DONE_LOST", "NEVER", "RUNNING",
     "AdmittedRows", "RequestState", "StateShape", "seed_words", "warp_rows",
 ]  # fmt: skip

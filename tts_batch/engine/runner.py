@@ -34,7 +34,7 @@ class DecodedRow:
 
     prepared: PreparedRow
     codes: Tensor  # integers [num_frames, 16], its own memory, on any device
-    finish_reason: str  # "stop" | "length" | "loop"
+    finish_reason: str  # "stop" | "length" | "loop" | "error": its numbers are no longer finite
     eos: bool
     metrics: Mapping[str, float]
 

@@ -144,6 +144,7 @@ class _Batch:
         """Sample one frame of every row, take out the rows that end here, and step the talker for the others."""
         frame = torch.full((len(self.rows),), self._frame, device=self._device)
         keys = frame_keys(self._seeds, frame)
+        is_lost = self._hidden.sum(dim=1, dtype=torch.float32).isfinite().logical_not().tolist()
         logits = self._talker.codec_head(self._hidden)
         scores = talker_scores(logits, self._seen, frame, self._suppressed, self._eos_id, self._sampling)
         code0 = self._sampling.talker.choose(scores, keys[:, 0])
@@ -151,7 +152,9 @@ class _Batch:
 
         ended, keep = [], []
         for i, (row, new) in enumerate(zip(self.rows, codes.cpu(), strict=True)):
-            if row.end_at == self._frame or (row.end_at is None and new[0] == self._eos_id):
+            if is_lost[i]:
+                ended.append(self._end(i, "error"))
+            elif row.end_at == self._frame or (row.end_at is None and new[0] == self._eos_id):
                 ended.append(self._end(i, "stop"))
             elif self._frame == row.request.max_frames:
                 ended.append(self._end(i, "length"))

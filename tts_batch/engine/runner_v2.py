@@ -28,6 +28,7 @@ from tts_batch.engine.request_state import (
     DONE_EOS,
     DONE_LENGTH,
     DONE_LOOP,
+    DONE_LOST,
     NEVER,
     RUNNING,
     AdmittedRows,
@@ -42,7 +43,7 @@ from tts_batch.model.prompt import PromptError
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
-FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop"}
+FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop", DONE_LOST: "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,15 +300,17 @@ class ContinuousRunner:
 
 
 class _Flags:
-    """`done` and `num_frames` of every slot on their way to the host."""
+    """`done` and `num_frames` of every slot, and whether it lost its numbers, on their way to the host."""
 
     def __init__(self, num_slots: int, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
-        self._host = torch.zeros(2, num_slots, dtype=torch.int32, pin_memory=self._on_cuda)
+        self._host = torch.zeros(3, num_slots, dtype=torch.int32, pin_memory=self._on_cuda)
         self._copied = torch.cuda.Event() if self._on_cuda else None
 
     def start_copy(self, state: RequestState) -> None:
-        self._host.copy_(torch.stack([state.done, state.num_frames]), non_blocking=self._on_cuda)
+        is_lost = state.hidden.sum(dim=1, dtype=torch.float32).isfinite().logical_not()
+        flags = torch.stack([state.done, state.num_frames, is_lost.int()])
+        self._host.copy_(flags, non_blocking=self._on_cuda)
         if self._copied is not None:
             self._copied.record()
 
@@ -318,8 +321,8 @@ class _Flags:
             if time.monotonic() > deadline_s:
                 raise EngineError(f"the device did not finish a window of frames within {timeout_s:g} s")
             time.sleep(0.0002)
-        done, num_frames = self._host.numpy().copy()
-        return done, num_frames
+        done, num_frames, is_lost = self._host.numpy().copy()
+        return np.where((done == RUNNING) & (is_lost != 0), DONE_LOST, done), num_frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)

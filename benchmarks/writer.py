@@ -68,8 +68,8 @@ def main() -> None:
         cpu_s = worker.ru_utime + worker.ru_stime
         print(
             f"{args.format}, clips of {args.clip_s:g} s: {summary.ok} clips, {summary.audio_s_per_s:,.0f} audio-s/s by "
-            f"the clock, {summary.audio_s / cpu_s:,.0f} audio-s for each second of the worker's CPU ({cpu_s:.1f} s, its "
-            f"start included), {1e3 * cpu_s / summary.ok:.2f} ms a clip; peak {worker.ru_maxrss // 1024} MB"
+            f"the clock, {summary.audio_s / cpu_s:,.0f} audio-s for each second of the worker's CPU ({cpu_s:.1f} s, "
+            f"its start included), {1e3 * cpu_s / summary.ok:.2f} ms a clip; peak {worker.ru_maxrss // 1024} MB"
         )
 
 

@@ -173,10 +173,13 @@ def test_what_a_crash_leaves_is_mended(tmp_path: Path, fake: Fake) -> None:
     segment.write_bytes(b"".join(lines[:8]) + lines[8][:20])
     (config.out / clip_path("row-2")).write_bytes(b"RIFF")
     (config.out / clip_path("row-3")).unlink()
-    (segment.parent / "tmp" / "0-0").write_bytes(b"half a clip")
+    (segment.parent / "tmp" / "0").write_bytes(b"half a clip")
+    (config.out / ".manifest.parquet.tmp").write_bytes(b"half a manifest")
+    (config.out / ".run.json.17.tmp").write_bytes(b"half a run.json")
     summary = run_job(config)
     assert (summary.ok, summary.made) == (12, 6)
     assert not list(config.out.glob("journal/*/tmp/*"))
+    assert not list(config.out.glob(".*"))
     assert snapshot(config.out) == uninterrupted(tmp_path, 12)
 
 

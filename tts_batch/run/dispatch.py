@@ -60,9 +60,11 @@ class Holding:
 
     @property
     def is_suspect(self) -> bool:
-        return any(work.deaths >= DEATHS_BEFORE_ALONE for work in self.queued.values()) or any(
-            work.deaths >= DEATHS_BEFORE_ALONE for work in self.in_flight.values()
-        )
+        """Whether the one row that it has is under suspicion: such a row comes alone, and nothing comes to it."""
+        if len(self) != 1:
+            return False
+        (work,) = (*self.queued.values(), *self.in_flight.values())
+        return work.deaths >= DEATHS_BEFORE_ALONE
 
 
 class Dispatch:

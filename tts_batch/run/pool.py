@@ -111,10 +111,14 @@ class Pool:
                 continue
             # Near the end workers get smaller shares, so that none sits on rows that another could make.
             share = min(LOOKAHEAD, max(1, self._rows_left() // len(self._slots)))
-            while len(slot.holding.queued) < share and (work := self._dispatch.take(slot.holding)) is not None:
-                if len(slot.holding) == 1:
+            rows: list[Message] = []
+            if len(slot.holding.queued) <= share // 2:  # many rows in one message cost what one costs
+                if not len(slot.holding):
                     slot.last_sign = time.monotonic()
-                slot.send(work.message)
+                while len(slot.holding.queued) < share and (work := self._dispatch.take(slot.holding)) is not None:
+                    rows.append(work.message)
+            if rows:
+                slot.send({"type": "rows", "rows": rows})
             if self._dispatch.exhausted:
                 slot.told_end = True
                 slot.send({"type": "end"})

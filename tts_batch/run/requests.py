@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
-from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
+from tts_batch.engine.request import FRAMES_PER_S, EngineConfig, SamplingParams
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run.attempts import NEW_DRAW_HELPS
 from tts_batch.run.channel import Message
@@ -63,7 +63,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
 def row_message(
     planned: PlannedRow, config: JobConfig, spool: ReferenceSpool, reopened: Outcome | None = None
 ) -> Message:
-    """Return the message; its seeds are those of the attempts that the row may have now.
+    """Return what a worker is told of a row; its seeds are those of the attempts that the row may have now.
 
     `reopened` is the line that put a row back among the pending ones: what it has tried counts on.
     """
@@ -75,9 +75,8 @@ def row_message(
     if row.ref_audio is not None and planned.reference_key is not None:
         reference = spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
     return {
-        "type": "row",
         "request": request_fields(planned),
-        "sampling": asdict(planned.sampling),
+        "sampling": _sampling_fields(planned.sampling),
         "seeds": _seeds(planned, config, len(tried)),
         "tried": tried,
         "expected_s": planned.expected_frames / FRAMES_PER_S,
@@ -85,6 +84,11 @@ def row_message(
         "fingerprint": planned.fingerprint,
         "input_digest": input_digest(planned),
     }
+
+
+@lru_cache(maxsize=16)
+def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    return asdict(sampling)
 
 
 def _seeds(planned: PlannedRow, config: JobConfig, tried: int) -> list[int]:

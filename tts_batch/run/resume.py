@@ -40,6 +40,9 @@ def resume(
     differ = _check_settings(before.get("settings", settings), settings, allow_mixed=allow_mixed)
     for leftover in (*out.glob(f"journal/{shard.name}*/tmp"), *out.glob(f"journal/{shard.name}references")):
         shutil.rmtree(leftover, ignore_errors=True)
+    if shard.is_whole:  # shards may be writing theirs now
+        for unfinished in out.glob(".*.tmp"):
+            unfinished.unlink(missing_ok=True)
     journal.mend(out / "journal", shard.name)
     mixed = differ or bool(before.get("mixed"))
     return Resumed(JournalIndex(out), journal.next_run(out / "journal"), mixed)

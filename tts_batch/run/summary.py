@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -109,21 +110,26 @@ def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> d
 
 def read_status(out: Path) -> dict[str, Any]:
     """Return how far the run in `out` is: from its journal, at any moment, also while it runs."""
+    live = live_locks(out)  # before run.json: what ends meanwhile has written it
     run = read_run(out)
     if not run:
         raise UsageError(f"{out} is no run folder: it has no run.json.")
-    index = JournalIndex(out)
-    rows = int(run["counts"]["rows"])
-    failed = index.failed + int(run["counts"]["failed_in_plan"])
-    live = live_locks(out)
-    state = "running" if live else run["state"]
+    live = live or (live_locks(out) if run["state"] == "running" else [])  # what has begun meanwhile
+    state = "running" if live else "broken off" if run["state"] == "running" else run["state"]
+    counts = run["summary"] if run["summary"] and not live else _count_journal(out, run)
     return {
-        "state": "broken off" if state == "running" and not live else state,
-        "rows": rows,
-        "ok": index.ok,
-        "failed": failed,
-        "pending": max(rows - index.ok - failed, 0),
-        "audio_s": round(index.audio_s, 3),
+        "state": state,
+        **{name: counts[name] for name in ("rows", "ok", "failed", "pending")},
+        "audio_s": round(counts["audio_s"], 3),
         "started": run["started"],
         "ended": run.get("ended"),
     }
+
+
+def _count_journal(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Count what the journal says; a row of it that the table has no longer, or has changed, counts until the end."""
+    index = JournalIndex(out)
+    rows = int(run["counts"]["rows"])
+    failed = index.failed + int(run["counts"]["failed_in_plan"])
+    pending = max(rows - index.ok - failed, 0)
+    return {"rows": rows, "ok": index.ok, "failed": failed, "pending": pending, "audio_s": index.audio_s}

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,8 @@ class Worker:
     def _control(self) -> None:
         for message in self._messages:
             with self._arrived:
-                if message["type"] == "row":
-                    self._inbox.append(Active.from_message(message))
+                if message["type"] == "rows":
+                    self._inbox.extend(map(Active.from_message, message["rows"]))
                 elif message["type"] == "end":
                     self._no_more = True
                 elif message["type"] == "stop":
@@ -179,7 +180,7 @@ class Worker:
             return  # stays pending
         outcome = row_outcome(active, result, examined, self._constants)
         if failure is None:
-            self._put_clip(active, outcome, result)
+            self._writer.put(outcome, encode=partial(self._encode, outcome, result, active.kept))
         else:
             self._writer.put(outcome, active.kept)
         if not self._active and not self._inbox:
@@ -191,17 +192,20 @@ class Worker:
         tail = None if active.request.x_vector_only else self._tails.of(active.request.reference)
         return examine(result, active.request.max_frames, active.expected_s, self._limits, tail)
 
-    def _put_clip(self, active: Active, outcome: Outcome, result: SpeechResult) -> None:
+    def _encode(
+        self, outcome: Outcome, result: SpeechResult, kept: Mapping[str, bytes]
+    ) -> tuple[Outcome, Mapping[str, bytes]]:
+        """Return the record of a good row with its files; runs on a thread of the writer's."""
         assert result.audio is not None, "find_fault has seen it"
         path = clip_path(outcome.id, CONTAINERS[self._format].suffix)
         clip = encode_clip(result.audio, result.sample_rate, self._format)
         outcome = replace(outcome, audio=path, audio_bytes=len(clip), audio_digest=digest_of(clip))
-        files = {path: clip, **active.kept}
+        files = {path: clip, **kept}
         if self._save_codes and result.codes is not None:
             path = clip_path(outcome.id, ".npy")
             outcome = replace(outcome, codes=path)
             files[path] = encode_codes(result.codes)
-        self._writer.put(outcome, files)
+        return outcome, files
 
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")

@@ -18,8 +18,8 @@ from tts_batch.run.journal import Outcome, SegmentWriter, sync_folder
 
 GROUP_S = 1.0
 GROUP_ROWS = 256
-FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it
-_QUEUE_ROWS = 512  # a writer that cannot keep up holds the engine back, not the memory up
+FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it; encoders leave Python free
+_QUEUE_ROWS = 256  # a writer that cannot keep up holds the engine back, not the memory up
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -28,13 +28,14 @@ class DiskFullError(Exception):
 
 
 _Moves = list[tuple[Path, Path]]  # temporary name → final name
-_Group = list[tuple[Outcome, "Future[_Moves]"]]
+_Group = list[tuple[Outcome, "Future[tuple[Outcome, _Moves]]"]]
+Encode = Callable[[], tuple[Outcome, Mapping[str, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     outcome: Outcome
-    files: Mapping[str, bytes]  # path relative to the run folder → content
+    encode: Encode
 
 
 class _Word(Enum):
@@ -68,9 +69,12 @@ class ClipWriter:
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
-    def put(self, outcome: Outcome, files: Mapping[str, bytes] | None = None) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder; waits while 512 are queued."""
-        self._queue.put(_Entry(outcome, files or {}))
+    def put(self, outcome: Outcome, files: Mapping[str, bytes] | None = None, encode: Encode | None = None) -> None:
+        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued.
+
+        `encode` is called on another thread instead, and returns the outcome and the files.
+        """
+        self._queue.put(_Entry(outcome, encode or (lambda: (outcome, files or {}))))
 
     def hurry(self) -> None:
         """Commit what is queued without waiting for more: nothing is under way."""
@@ -116,7 +120,7 @@ class ClipWriter:
                 continue
             if not group:
                 deadline = time.monotonic() + GROUP_S
-            group.append((entry.outcome, self._files.submit(self._stage, entry.files)))
+            group.append((entry.outcome, self._files.submit(self._stage, entry.encode)))
         return group
 
     def _commit(self, group: _Group) -> None:
@@ -128,7 +132,7 @@ class ClipWriter:
         full: OSError | None = None
         for outcome, files in group:
             try:
-                staged.append((outcome, files.result()))
+                staged.append(files.result())
             except OSError as error:
                 if error.errno in _DISK_FULL:
                     full = error
@@ -140,8 +144,9 @@ class ClipWriter:
         if full is not None:
             raise full
 
-    def _stage(self, files: Mapping[str, bytes]) -> _Moves:
+    def _stage(self, encode: Encode) -> tuple[Outcome, _Moves]:
         """Write a row's files under temporary names; all or none of them."""
+        outcome, files = encode()
         moves = []
         for path, content in files.items():
             temporary = self._temporary / str(next(self._file_numbers))
@@ -155,7 +160,7 @@ class ClipWriter:
                 for written, _ in moves:
                     written.unlink(missing_ok=True)
                 raise
-        return moves
+        return outcome, moves
 
     def _publish(self, staged: list[tuple[Outcome, _Moves]]) -> list[Outcome]:
         """Give the files their final names."""

@@ -14,7 +14,14 @@ from tts_batch.errors import REASONS, ExitStatus
 
 @click.command()
 @click.argument("out", metavar="DIR")
-@click.option("--reason", "reasons", multiple=True, type=click.Choice(REASONS), help="Only these. Default: all failed.")
+@click.option(
+    "--reason",
+    "reasons",
+    multiple=True,
+    type=click.Choice(REASONS),
+    metavar="REASON",
+    help="Only rows that failed for this, as failures.parquet says it; may be repeated. Default: all.",
+)
 @click.option("--attempts", type=int, metavar="N", help="Tries a row gets now. Default: as before.")
 @click.option("--retry-changes-seed", is_flag=True, default=None, help="Attempts may leave a row's own seed.")
 @click.option("--row-time-limit", type=float, metavar="S", help="Seconds a row may take.")

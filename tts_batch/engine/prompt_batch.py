@@ -12,6 +12,7 @@ from torch import Tensor
 from tts_batch.engine.kernels.frame import embed_frame
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.staging import stage
 from tts_batch.model.prompt import REF_FRAME, X_VECTOR
 
 
@@ -20,30 +21,24 @@ def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow]) -> Tensor:
     device = weights.text_table.device
     text_ids = np.fromiter(chain.from_iterable(row.prompt.text_ids for row in rows), dtype=np.int64)
     codec_ids = np.fromiter(chain.from_iterable(row.prompt.codec_ids for row in rows), dtype=np.int64)
-    x = _gather(weights.text_table, text_ids, device)
-    codec = _gather(weights.frame_tables, codec_ids, device)
-    x_vector_at = np.flatnonzero(codec_ids == X_VECTOR)
+    places = (np.flatnonzero(codec_ids == kind) for kind in (X_VECTOR, REF_FRAME))
+    text_ids, codec_ids, x_vector_at, frame_at = stage(
+        device, *(torch.from_numpy(ids) for ids in (text_ids, codec_ids, *places))
+    )
+    x = _gather(weights.text_table, text_ids)
+    codec = _gather(weights.frame_tables, codec_ids)
     if len(x_vector_at):
         vectors = [row.x_vector for row in rows if row.x_vector is not None and X_VECTOR in row.prompt.codec_ids]
-        codec[_upload(x_vector_at, device)] = torch.stack(vectors).to(codec)
-    frame_at = np.flatnonzero(codec_ids == REF_FRAME)
+        codec[x_vector_at] = torch.stack(vectors).to(codec)
     if len(frame_at):
         voices = [row.ref_codes for row in rows if row.ref_codes is not None and REF_FRAME in row.prompt.codec_ids]
         frames = torch.cat(voices).to(torch.int32)
         nothing = torch.zeros(len(frames), dtype=torch.int32, device=device)
         no_text = torch.zeros_like(weights.text_table[:1])
-        codec[_upload(frame_at, device)] = embed_frame(
-            frames, weights.frame_tables, weights.frame_offsets, nothing, no_text
-        )
+        codec[frame_at] = embed_frame(frames, weights.frame_tables, weights.frame_offsets, nothing, no_text)
     return x + codec
 
 
-def _gather(table: Tensor, ids: np.ndarray, device: torch.device) -> Tensor:
+def _gather(table: Tensor, ids: Tensor) -> Tensor:
     """Rows of a table, zeros where the id is not one."""
-    vectors = table[_upload(np.maximum(ids, 0), device)]
-    return vectors.masked_fill_(_upload(ids < 0, device)[:, None], 0)
-
-
-def _upload(array: np.ndarray, device: torch.device) -> Tensor:
-    host = torch.from_numpy(array)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    return table[ids.clamp(min=0)].masked_fill_((ids < 0)[:, None], 0)

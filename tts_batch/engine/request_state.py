@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tts_batch.engine.loops import NUM_LAGS
-from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
 
@@ -100,8 +101,7 @@ class RequestState:
         self.done.index_fill_(0, slots, RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedRows:
+class AdmittedRows(NamedTuple):
     """What a burst of admissions brings, one row a request."""
 
     prompt_lens: Tensor  # int32 [N]
@@ -115,7 +115,7 @@ class AdmittedRows:
     warp_ints: Tensor  # int32 [N, 5]
 
 
-def warp_rows(params: list[SamplingParams]) -> tuple[Tensor, Tensor]:
+def warp_rows(params: Sequence[SamplingParams]) -> tuple[Tensor, Tensor]:
     """The `warp_floats` and `warp_ints` of some requests. A greedy stage warps nothing, as in engine/sampling.py."""
     floats, ints = [], []
     for p in params:
@@ -126,9 +126,3 @@ def warp_rows(params: list[SamplingParams]) -> tuple[Tensor, Tensor]:
         floats.append((*talker[:2], *predictor[:2], p.repetition_penalty))
         ints.append((p.do_sample, talker[2], p.subtalker_dosample, predictor[2], p.min_new_tokens))
     return torch.tensor(floats, dtype=torch.float32), torch.tensor(ints, dtype=torch.int32)
-
-
-__all__ = [
-    "DONE_CANCELLED", "DONE_EOS", "DONE_LENGTH", "DONE_LOOP", "DONE_LOST", "NEVER", "RUNNING",
-    "AdmittedRows", "RequestState", "StateShape", "seed_words", "warp_rows",
-]  # fmt: skip

@@ -2,7 +2,7 @@
 
 One `step` admits a burst, prefills it, launches a window of frames, and then reads how the window before it ended:
 the device always has the next window queued while the host deals with the last. What must not enter: per-request
-work that happens every frame, and any wait on the device other than `_Window.wait`.
+work that happens every frame, and any wait on the device other than `Flags.wait`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
-from tts_batch.engine.errors import EngineError
+from tts_batch.engine.flags import Flags
 from tts_batch.engine.frame_loop import FrameLoop, PrefillRows, PrefillTokens
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
@@ -30,7 +31,6 @@ from tts_batch.engine.request_state import (
     DONE_LOOP,
     DONE_LOST,
     NEVER,
-    RUNNING,
     AdmittedRows,
     RequestState,
     StateShape,
@@ -38,6 +38,7 @@ from tts_batch.engine.request_state import (
 )
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.engine.scheduler import ActiveRow, PagePool, Scheduler
+from tts_batch.engine.staging import stage
 from tts_batch.model.prompt import PromptError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class ContinuousRunner:
         }
         look_ahead = settings.look_ahead or settings.max_num_seqs
         self._scheduler = Scheduler(settings.max_num_seqs, PagePool(settings.num_pages), settings.page_size, look_ahead)
-        self._flags = [_Flags(shape.num_slots, self._device) for _ in range(2)]
+        self._flags = [Flags(shape.num_slots, self._device) for _ in range(2)]
         self._window: _Window | None = None
         self._num_windows = 0
         self._harvested: set[ActiveRow] = set()  # the rows that `_num_frames` [slots] speaks of
@@ -193,26 +194,27 @@ class ContinuousRunner:
         for i, (active, text) in enumerate(zip(admitted, texts, strict=True)):
             trailing[i, : len(text)] = text
             pages[i, : len(active.pages)] = active.pages
-        floats, ints = warp_rows([request.sampling for request in requests])
-        slots = self._upload(torch.tensor([active.slot for active in admitted]))
-        block_table = self._upload(torch.from_numpy(pages))
         lens = [prompt.num_tokens for prompt in prompts]
-        self._state.start(
-            slots,
-            AdmittedRows(
-                prompt_lens=self._upload(torch.tensor(lens, dtype=torch.int32)),
-                max_frames=self._upload(torch.tensor([r.max_frames for r in requests], dtype=torch.int32)),
-                end_at=self._upload(torch.tensor([a.prepared.end_at or NEVER for a in admitted], dtype=torch.int32)),
-                trailing_ids=self._upload(torch.from_numpy(trailing)),
-                trailing_lens=self._upload(torch.tensor([len(text) for text in texts], dtype=torch.int32)),
-                block_table=block_table,
-                seeds=self._upload(seed_words([request.seed for request in requests])),
-                warp_floats=self._upload(floats),
-                warp_ints=self._upload(ints),
+        floats, ints = warp_rows([r.sampling for r in requests])
+        slots, *fields = stage(
+            self._device,
+            torch.tensor([active.slot for active in admitted]),
+            *AdmittedRows(
+                prompt_lens=torch.tensor(lens, dtype=torch.int32),
+                max_frames=torch.tensor([r.max_frames for r in requests], dtype=torch.int32),
+                end_at=torch.tensor([a.prepared.end_at or NEVER for a in admitted], dtype=torch.int32),
+                trailing_ids=torch.from_numpy(trailing),
+                trailing_lens=torch.tensor([len(text) for text in texts], dtype=torch.int32),
+                block_table=torch.from_numpy(pages),
+                seeds=seed_words([r.seed for r in requests]),
+                warp_floats=floats,
+                warp_ints=ints,
             ),
         )
+        rows = AdmittedRows(*fields)
+        self._state.start(slots, rows)
         x = embed_prompts(self._weights, [active.prepared for active in admitted])
-        self._state.hidden[slots] = self._prefill(x, lens, block_table)
+        self._state.hidden[slots] = self._prefill(x, lens, rows.block_table)
 
     def _prefill(self, x: Tensor, lens: list[int], block_table: Tensor) -> Tensor:
         """Hidden states [rows, H] of each row's last prompt token."""
@@ -220,25 +222,29 @@ class ContinuousRunner:
         for chunk in _chunks(lens, self.settings.prefill_tokens):
             sizes = [part.stop - part.start for part in chunk.parts]
             rows = slice(chunk.first_row, chunk.first_row + len(sizes))
-            starts = [part.start for part in chunk.parts]
-            positions = np.concatenate([np.arange(part.start, part.stop) for part in chunk.parts]).astype(np.int32)
-            row_of = np.repeat(np.arange(len(sizes)), sizes)
-            cu_seqlens = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-            tokens = slice(chunk.first_token, chunk.first_token + int(cu_seqlens[-1]))
+            ends = [0, *accumulate(sizes)]
+            tokens = slice(chunk.first_token, chunk.first_token + ends[-1])
             table = block_table[rows]
-            at = self._upload(torch.from_numpy(positions))
-            page = table[self._upload(torch.from_numpy(row_of)), (at // self.settings.page_size).long()]
+            at, row_of, cu_seqlens, starts, last_of = stage(
+                self._device,
+                torch.cat([torch.arange(part.start, part.stop, dtype=torch.int32) for part in chunk.parts]),
+                torch.repeat_interleave(torch.tensor(sizes)),
+                torch.tensor(ends, dtype=torch.int32),
+                torch.tensor([part.start for part in chunk.parts], dtype=torch.int32),
+                torch.tensor(ends[1:]) - 1,
+            )
+            page = table[row_of, (at // self.settings.page_size).long()]
             hidden = self._loop.run_prefill(
                 PrefillTokens(x[tokens].clone(), at, page * self.settings.page_size + at % self.settings.page_size),
                 PrefillRows(
                     block_table=table,
-                    cu_seqlens=self._upload(torch.from_numpy(cu_seqlens)),
-                    starts=self._upload(torch.tensor(starts, dtype=torch.int32)),
+                    cu_seqlens=cu_seqlens,
+                    starts=starts,
                     max_len=max(sizes),
                 ),
             )
             # A row's last chunk is the one that counts: it overwrites what earlier ones left.
-            last[rows] = hidden[self._upload(torch.from_numpy(cu_seqlens[1:].astype(np.int64) - 1))]
+            last[rows] = hidden[last_of]
         return last
 
     def _launch_window(self) -> _Window | None:
@@ -250,7 +256,7 @@ class ContinuousRunner:
         slots = np.full(bucket, self._nobody, dtype=np.int32)
         slots[: len(rows)] = [row.slot for row in rows]
         static = self._bucket_slots[bucket]
-        static.copy_(self._upload(torch.from_numpy(slots)))
+        static.copy_(stage(self._device, torch.from_numpy(slots))[0])
         for _ in range(self.settings.frames_per_visit):
             self._graphs.run(bucket, lambda: self._loop.run_frame(static))
         flags = self._flags[self._num_windows % 2]
@@ -265,7 +271,7 @@ class ContinuousRunner:
         if not ended:
             return []
         now_s = time.monotonic()
-        slots = self._upload(torch.tensor([row.slot for row in ended]))
+        (slots,) = stage(self._device, torch.tensor([row.slot for row in ended]))
         lens = [int(num_frames[row.slot]) for row in ended]
         codes = self._state.codes[:, : max(lens)][slots]  # a copy: the slots may be taken again at once
         decoded = [
@@ -293,44 +299,13 @@ class ContinuousRunner:
     def _still_holds(self, row: ActiveRow) -> bool:
         return self._scheduler.active.get(row.slot) is row
 
-    def _upload(self, host: Tensor) -> Tensor:
-        if self._device.type != "cuda":
-            return host.to(self._device)
-        return host.pin_memory().to(self._device, non_blocking=True)
-
-
-class _Flags:
-    """`done` and `num_frames` of every slot, and whether it lost its numbers, on their way to the host."""
-
-    def __init__(self, num_slots: int, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-        self._host = torch.zeros(3, num_slots, dtype=torch.int32, pin_memory=self._on_cuda)
-        self._copied = torch.cuda.Event() if self._on_cuda else None
-
-    def start_copy(self, state: RequestState) -> None:
-        is_lost = state.hidden.sum(dim=1, dtype=torch.float32).isfinite().logical_not()
-        flags = torch.stack([state.done, state.num_frames, is_lost.int()])
-        self._host.copy_(flags, non_blocking=self._on_cuda)
-        if self._copied is not None:
-            self._copied.record()
-
-    def wait(self, timeout_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """done and num_frames, int32 [slots]. Raises EngineError when the device does not get there in time."""
-        deadline_s = time.monotonic() + timeout_s
-        while self._copied is not None and not self._copied.query():
-            if time.monotonic() > deadline_s:
-                raise EngineError(f"the device did not finish a window of frames within {timeout_s:g} s")
-            time.sleep(0.0002)
-        done, num_frames, is_lost = self._host.numpy().copy()
-        return np.where((done == RUNNING) & (is_lost != 0), DONE_LOST, done), num_frames
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
     """Frames that were launched together: whose, and where their flags arrive."""
 
     rows: tuple[ActiveRow, ...]
-    flags: _Flags
+    flags: Flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +334,3 @@ def _chunks(lens: Sequence[int], budget: int) -> list[_Chunk]:
             start, used, token = start + size, used + size, token + size
     chunks.append(_Chunk(first_row, first_token, tuple(parts)))
     return chunks
-
-
-__all__ = ["RUNNING", "ContinuousRunner", "RunnerSettings"]

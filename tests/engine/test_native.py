@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
 
 from tests.engine.asking import ask, voice
+from tts_batch.engine import native
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest
@@ -160,6 +162,29 @@ def test_what_cannot_be_had_is_said_at_once(settings: dict[str, object], message
     folder = str(build_tiny("tiny-random", "custom_voice"))
     with pytest.raises(EngineConfigError, match=message):
         NativeEngine(EngineConfig(**{"model": folder, "device": "cpu", **settings}))
+
+
+def test_too_little_memory_to_open_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_big(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(native, "assemble", too_big)
+    folder = str(build_tiny("tiny-random", "custom_voice"))
+    with pytest.raises(EngineConfigError, match=r"too little free memory.*--max-num-seqs.*20\.00 GiB"):
+        NativeEngine(EngineConfig(model=folder, device="cpu"))
+
+
+def test_two_engines_in_one_process_take_turns_and_do_not_mix(open_tiny: Open) -> None:
+    engines = [open_tiny(runner=runner, max_num_seqs=2) for runner in ("v1", "v2", "v2")]
+    requests = [ask(str(i), max_frames=4 + i, seed=i) for i in range(5)]
+    expected = {r.request_id: r.codes.tolist() for r in engines[0].generate(requests)}
+    at_once = [engine.generate(requests) for engine in engines]
+    ended: list[dict[str, list]] = [{} for _ in engines]
+    for results in zip(*at_once, strict=True):
+        for mine, result in zip(ended, results, strict=True):
+            mine[result.request_id] = result.codes.tolist()
+    assert ended == [expected] * 3
+    assert list(engines[0].generate([])) == []
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])

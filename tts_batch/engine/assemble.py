@@ -13,6 +13,7 @@ from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
+from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.generation import Stages
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.loops import LoopLimits
@@ -40,7 +41,8 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     runner: Runner
     if platform.runner == "v2":
         runner = ContinuousRunner(model, _settings(model, profile, config, loop_limits))
-        runner.warm_up()  # without kernels there are no graphs, and this does nothing
+        with kernels_allowed(not config.eager):
+            runner.warm_up()
     else:
         runner = LockstepRunner(model, profile.max_num_seqs, loop_limits)
     pool = _decode_pool(model, platform, profile)
@@ -69,6 +71,11 @@ def _settings(model: Qwen3TTS, profile: Profile, config: EngineConfig, loop_limi
         )  # fmt: skip
         free_bytes, _ = torch.cuda.mem_get_info(model.device)
         num_pages = min(num_pages, int(free_bytes * profile.kv_share) // page_bytes)
+        if num_pages < profile.pages_per_row:
+            raise EngineConfigError(
+                f"{free_bytes / 2**30:.1f} GiB of free memory leave a KV cache of {num_pages * PAGE_SIZE} tokens, too "
+                "few for a row; is another program on this GPU?"
+            )
         logger.info("KV cache: %d pages of %d tokens, %.1f GiB", num_pages, PAGE_SIZE, num_pages * page_bytes / 2**30)
     return RunnerSettings(
         max_num_seqs=profile.max_num_seqs,

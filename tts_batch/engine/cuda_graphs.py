@@ -45,7 +45,8 @@ class CudaGraphs:
             run()  # compiles kernels and lets libraries allocate outside the capture
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads of the process may go on using the device meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
         self._graphs[key] = graph
         logger.debug("captured %s in %.2f s", key, time.monotonic() - started_s)

@@ -42,9 +42,14 @@ class NativeEngine:
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
+            self._open(model, platform, config)
         except (CheckpointError, WeightsError) as error:
             raise EngineConfigError(str(error)) from error
-        self._open(model, platform, config)
+        except torch.OutOfMemoryError as error:
+            raise EngineConfigError(
+                f"{platform.device} has too little free memory for this engine: ask for fewer rows at once with "
+                f"--max-num-seqs, or for a smaller profile. ({error})"
+            ) from error
 
     @classmethod
     def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:

@@ -20,6 +20,7 @@ from torch import Tensor
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.flags import Flags
 from tts_batch.engine.frame_loop import FrameLoop, PrefillRows, PrefillTokens
+from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
@@ -125,10 +126,15 @@ class ContinuousRunner:
         return dict(self._graphs.counts)
 
     def warm_up(self) -> None:
-        """Capture the frame's graphs, the largest first. Nobody's slot stands in for every row."""
+        """Capture the frame's graphs, the largest first; without graphs, compile its kernels.
+
+        Nobody's slot stands in for every row.
+        """
         if self._graphs.enabled:
             for bucket in reversed(self._buckets):
                 self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
+        elif uses_triton(self._state.hidden):
+            self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
 
     def add(self, row: PreparedRow) -> None:
         needed = self._scheduler.num_pages_for(row)

@@ -14,11 +14,13 @@ from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.engine.runner import PreparedRow
+from tts_batch.errors import UsageError
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
+from tts_batch.plan.models import find_checkpoint
 
 SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
 
@@ -31,6 +33,16 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
     platform = resolve_platform(config)
     tokenizer = TextTokenizer(build_tiny("tiny-random", "base"))
     return Qwen3TTS.random(model_config, codec, tokenizer, platform.device, platform.dtype, torch.float32)
+
+
+def base_checkpoint(model: str) -> str:
+    """The folder of the checkpoint that a user names. Raises UsageError when it cannot clone."""
+    checkpoint = find_checkpoint(model, task="base")
+    if checkpoint.config.kind != "base":
+        raise UsageError(
+            f"--model {model} is {checkpoint.config.kind}: the workloads clone, so name a Base checkpoint."
+        )
+    return str(checkpoint.path)
 
 
 def load_model(config: EngineConfig) -> Qwen3TTS:

@@ -6,6 +6,7 @@ import hashlib
 import platform
 import subprocess
 import sys
+from statistics import median
 from typing import Any
 
 import click
@@ -30,6 +31,21 @@ def _git(*args: str) -> str:
         return subprocess.run(["git", *args], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+COMPARISON_HEAD = f"{'engine':32} rows  default audio_s/s        share of the default  predicted"
+
+
+def comparison_line(found: dict[str, Any]) -> str:
+    """One variant beside the default engine, as COMPARISON_HEAD names the columns; under it what went wrong."""
+    line = f"{found['name']:32} {found['num_rows']:>4}"
+    if found["ratio"] is not None:
+        share = f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
+        line += f" {median(found['default_audio_s_per_s']):>8.1f} {median(found['audio_s_per_s']):>8.1f}  {share:>27}"
+        line += f"  {found['predicted_ratio']:>9.2f}"
+    if not found["is_complete"]:
+        line += "  NOT EVERY CLIP WAS WHOLE"
+    return f"{line}  {found['problem']}" if found["problem"] else line
 
 
 def print_table(report: dict[str, Any]) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from tts_batch.cli.ablate import ablate
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from tts_batch.engine.request import EngineConfig
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--shape", type=click.Choice(["1.7b", "0.6b"]), help="A released shape with random weights.")
 @click.option("--model", help="Or a Base checkpoint: folder, hub id or 'tiny-random'.")
 @click.option("--workload", type=click.Choice(["seed-tts", "fixed"]), default="seed-tts", show_default=True,
@@ -35,27 +37,33 @@ if TYPE_CHECKING:
 @click.option("--max-num-seqs", type=click.IntRange(min=1))
 @click.option("--no-cuda-graph", is_flag=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything measured here.")
+@click.pass_context
 def bench(
-    shape: str | None, model: str | None, workload: str, rows: int, references: int, x_vector_only: bool, cache: str,
-    concurrency: str, rounds: int, runner: str | None, device: str, dtype: str, max_num_seqs: int | None,
-    no_cuda_graph: bool, json_path: Path | None,
+    context: click.Context, shape: str | None, model: str | None, workload: str, rows: int, references: int,
+    x_vector_only: bool, cache: str, concurrency: str, rounds: int, runner: str | None, device: str, dtype: str,
+    max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second from prompt building to the waveform on the host.
 
     Start-up and warm-up are reported apart. With --shape no checkpoint is needed: the weights are random and each
     row is ended after a fixed number of frames.
     """
+    if context.invoked_subcommand:
+        if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
+            raise UsageError(f"options of {context.invoked_subcommand} go behind its name.")
+        return ExitStatus.OK
     if (shape is None) == (model is None):
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
+    from tts_batch.bench.engines import base_checkpoint
     from tts_batch.bench.table import print_table
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
 
     config = EngineConfig(
-        model=_base_checkpoint(model) if model else "", runner=runner, device=device, dtype=dtype,
+        model=base_checkpoint(model) if model else "", runner=runner, device=device, dtype=dtype,
         max_num_seqs=max_num_seqs, cuda_graph=not no_cuda_graph,
     )  # fmt: skip
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
@@ -71,15 +79,7 @@ def bench(
     return ExitStatus.OK if complete else ExitStatus.SOME_FAILED
 
 
-def _base_checkpoint(model: str) -> str:
-    from tts_batch.plan.models import find_checkpoint
-
-    checkpoint = find_checkpoint(model, task="base")
-    if checkpoint.config.kind != "base":
-        raise UsageError(
-            f"--model {model} is {checkpoint.config.kind}: the workloads clone, so name a Base checkpoint."
-        )
-    return str(checkpoint.path)
+bench.add_command(ablate)
 
 
 def _measure(

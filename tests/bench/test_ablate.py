@@ -1,0 +1,80 @@
+"""Variants: each is the default engine but for what its name says; how they compare, and what becomes of failures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, ablate
+from tts_batch.bench.table import COMPARISON_HEAD, comparison_line
+from tts_batch.bench.workload import Workload
+from tts_batch.engine.devices import Platform
+from tts_batch.engine.profiles import resolve_profile
+from tts_batch.engine.request import EngineConfig
+from tts_batch.model.checkpoint import resolve_checkpoint
+from tts_batch.model.qwen3_tts import Qwen3TTS
+from tts_batch.model.tiny import build_tiny
+
+BASE = EngineConfig(model="", runner="v2", device="cpu")
+ON_CUDA = Platform(torch.device("cuda"), torch.bfloat16, "v2")
+OPEN_S, DEFAULT_S = 10.0, 3.5  # on an H200
+
+
+def knobs(config: EngineConfig) -> dict[str, object]:
+    """Everything that an engine on CUDA would take from a configuration."""
+    _, profile = resolve_profile(config, ON_CUDA)
+    fields = asdict(profile) | {name: getattr(config, name) for name in ("runner", "cuda_graph", "eager", "profile")}
+    del fields["kv_share"]  # it divides the memory: the pages are as many
+    return fields
+
+
+def test_a_variant_differs_in_what_it_names_only() -> None:
+    default = knobs(replace(BASE, options=DEFAULT_OPTIONS))
+    for variant in VARIANTS:
+        changed = {name for name, value in knobs(variant.config(BASE)).items() if value != default[name]}
+        assert changed, variant.name
+        if "profile" not in variant.settings:
+            assert changed == variant.settings.keys() | variant.options.keys(), variant.name
+
+
+def test_all_of_it_is_expected_to_fit() -> None:
+    expected_s = 60 + sum(variant.expected_s(OPEN_S, DEFAULT_S, rounds=2) for variant in VARIANTS)
+    assert expected_s < 540
+
+
+def test_names_are_unique_and_the_cold_one_is_last() -> None:
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)
+    assert [variant.is_cold for variant in VARIANTS] == [False] * (len(VARIANTS) - 1) + [True]
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen3TTS:
+    return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", "base"))), "cpu", torch.float32)
+
+
+def test_a_variant_that_fails_does_not_end_the_others(model: Qwen3TTS, tmp_path: Path) -> None:
+    broken = Variant("broken", 1.0, {"profile": "b3"})
+    good = Variant("good", 1.0, options={"frames_per_visit": "1"})
+    base = replace(BASE, cache_dir=str(tmp_path))
+    failed, compared = ablate(model, base, Workload("seed-tts", 2, 1), 1, lambda: 60.0, [broken, good])
+    assert (failed.ratios, failed.problem) == (
+        [],
+        "EngineConfigError: profile 'b3' is not one of basic, b2, b4, throughput.",
+    )
+    assert (len(compared.ratios), compared.is_complete, compared.problem) == (1, True, None)
+
+
+def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
+    found = Comparison(VARIANTS[0], 8, default=[100.0, 200.0, 100.0], changed=[50.0, 90.0, 60.0]).as_dict()
+    assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (0.5, 0.45, 0.6)
+    line = comparison_line(found)
+    assert line.split() == ["v2-b2", "8", "100.0", "60.0", "0.500", "(0.450", "to", "0.600)", "0.50"]
+    assert len(line) == len(COMPARISON_HEAD)
+
+
+def test_what_has_no_number_says_why() -> None:
+    found = Comparison(VARIANTS[0], 8, is_complete=False, problem="left out: no time").as_dict()
+    assert comparison_line(found).endswith("8  NOT EVERY CLIP WAS WHOLE  left out: no time")

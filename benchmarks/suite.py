@@ -75,7 +75,8 @@ def main() -> None:
                 if cold:
                     preparer.forget_references()
                 found = measure(engine, preparer, rows, None)
-                results.append({"engine": engine_name, "workload": name, **found.as_dict()})
+                at_once = min(found.attempted, int(engine.info["max_num_seqs"]))
+                results.append({"engine": engine_name, "workload": name, "rows": at_once, **found.as_dict()})
                 print(
                     f"{engine_name:14s} {name:38s} {found.audio_s_per_s:7.0f} audio-s/s {found.wall_s:6.2f} s, first "
                     f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, "

@@ -39,6 +39,7 @@ def test_a_run(tmp_path: Path, fake: Fake) -> None:
     assert not (config.out / "run.lock").exists()
     run = json.loads((config.out / "run.json").read_text())
     assert (run["state"], run["summary"]["ok"], run["versions"]["python"]) == ("finished", 12, sys.version.split()[0])
+    assert [engine["runner"] for engine in run["engines"]] == ["fake"]
 
 
 def test_this_process_never_loads_torch() -> None:

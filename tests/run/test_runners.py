@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -33,3 +34,6 @@ def test_the_same_manifest(tmp_path: Path) -> None:
     spoken = [row for row in manifests["v2"] if row["status"] == "ok"]
     assert [row["id"] for row in spoken] == ["one", "two"]
     assert {row["runner"] for row in spoken} == {"v2"}
+    (engine,) = json.loads((tmp_path / "v2" / "run.json").read_text())["engines"]
+    resolved = {"runner": "v2", "device": "cpu", "dtype": "float32", "profile": "basic", "max_num_seqs": "16"}
+    assert engine | resolved == engine

@@ -30,7 +30,7 @@ from tts_batch.run.reopen import find_lines, reopen
 from tts_batch.run.requests import row_message, start_message
 from tts_batch.run.resume import Resumed, resume
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
-from tts_batch.run.summary import JobSummary, describe_run, now, read_status, summarise, write_run
+from tts_batch.run.summary import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -83,6 +83,7 @@ class _Job:
     """One run over a folder, or over a shard of it; the pool's listener."""
 
     plan: Plan
+    _engines: list[dict[str, str]]  # what the folder's rows were computed with, as the engines said it
 
     def __init__(self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard) -> None:
         self._config, self._limits, self._stop, self._lock, self._shard = config, limits, stop, lock, shard
@@ -97,6 +98,7 @@ class _Job:
         config = self._config
         plan = self.plan = make_plan(config)
         self._before = self._resume(overwrite=config.overwrite)
+        self._engines = [] if config.overwrite else read_run(self._out).get("engines", [])
         if config.redo or retry:
             lines = find_lines(self._before.index, config.redo, retry, self._shard)
             self._describe("running")
@@ -173,10 +175,13 @@ class _Job:
 
     # what the pool tells
 
-    def worker_ready(self) -> None:
+    def worker_ready(self, engine: dict[str, str]) -> None:
         if self._ready is None:
             self._ready = time.monotonic()
             self._progress.start_clock()
+        if engine not in self._engines:
+            self._engines.append(engine)
+            self._describe("running")
 
     def row_ended(self, work: Work, audio_s: float, *, failed: bool) -> None:
         self._made += 1
@@ -229,5 +234,5 @@ class _Job:
             state = "waiting for its other shards" if state == "finished" else state
             summary = None  # the last one says what came of the whole
         facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
-        facts |= {"runs": self._before.run_number, "mixed": self._before.mixed}
+        facts |= {"runs": self._before.run_number, "mixed": self._before.mixed, "engines": self._engines}
         write_run(self._out, facts | describe_run(self._config, self.plan, summary))

@@ -37,7 +37,7 @@ class Limits:
 class Listener(Protocol):
     """Who wants to know of what happens to rows and workers."""
 
-    def worker_ready(self) -> None: ...
+    def worker_ready(self, engine: dict[str, str]) -> None: ...
 
     def row_ended(self, work: Work, audio_s: float, *, failed: bool) -> None: ...
 
@@ -141,7 +141,7 @@ class Pool:
         match message["type"]:
             case "ready":
                 slot.ready = slot.ever_ready = True
-                self._listener.worker_ready()
+                self._listener.worker_ready(message["info"])
             case "pulled":
                 slot.holding.pull()
             case "done":

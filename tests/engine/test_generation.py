@@ -304,6 +304,25 @@ def test_a_stuck_stage_is_reported_with_its_stack(
     wait_until(lambda: generation.stopped)
 
 
+def test_a_stuck_stage_that_cannot_be_described_is_reported_all_the_same(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
+    release = threading.Event()
+    runner = ScriptedRunner(on_step=lambda runner: release.wait(30))
+
+    def changing() -> list[tuple[PreparedRow, int]]:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(runner, "progress", changing)
+    generation = scripted_generation([ask("a")], runner, stall_timeout_s=0.2)
+    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="stalled: 'decode'"):
+        next(generation.results())
+    assert "the compute thread is stuck" in caplog.text
+    release.set()
+    wait_until(lambda: generation.stopped)
+
+
 # Stalls
 
 

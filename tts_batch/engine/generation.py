@@ -121,7 +121,11 @@ class Generation:
     def _give_up(self, unit: Unit) -> Iterator[SpeechResult]:
         """The compute thread does not come back: end the request that it is stuck with, if it is one, and raise."""
         message = f"{unit.name!r} took more than {self._watchdog.timeout_s:g} s."
-        self._log_state(f"the compute thread is stuck: {message}")
+        headline = f"the compute thread is stuck: {message}"
+        try:
+            self._log_state(headline)
+        except Exception:  # what is counted may change meanwhile, if that thread goes on after all
+            logger.exception(headline)
         if unit.request_id is not None:
             yield self._hand_over(error_result(unit.request_id, "stalled", message))
         raise EngineError(f"the engine stalled: {message}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, ablate
+from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, ablate, v2_over_v1
 from tts_batch.bench.table import COMPARISON_HEAD, comparison_line
 from tts_batch.bench.workload import Workload
 from tts_batch.engine.devices import Platform
@@ -73,6 +73,15 @@ def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
     line = comparison_line(found)
     assert line.split() == ["v2-b2", "8", "100.0", "60.0", "0.500", "(0.450", "to", "0.600)", "0.50"]
     assert len(line) == len(COMPARISON_HEAD)
+
+
+def test_v2_is_held_against_v1_where_both_were_measured() -> None:
+    by_name = {variant.name: variant for variant in VARIANTS}
+    v2 = Comparison(by_name["v2-b2"], 8, default=[9.0] * 3, changed=[600.0, 630.0, 660.0])
+    v1 = Comparison(by_name["v1-b2"], 2, default=[9.0], changed=[63.0])
+    assert v2_over_v1([v2, v1]) == 10.0
+    assert v2_over_v1([v2, Comparison(by_name["v1-b2"], 2)]) is None
+    assert v2_over_v1([v1]) is None
 
 
 def test_what_has_no_number_says_why() -> None:

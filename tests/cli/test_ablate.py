@@ -21,6 +21,7 @@ def test_variants_are_compared_in_turns(tmp_path: Path, capsys: pytest.CaptureFi
     report = json.loads(path.read_text())
     assert [found["name"] for found in report["variants"]] == ["v1-b2", "single-references"]
     said = capsys.readouterr().out
+    assert report["v2_b2_over_v1_b2"] is None
     for found in report["variants"]:
         assert (found["is_complete"], found["problem"], found["num_rows"]) == (True, None, 1)
         assert len(found["default_audio_s_per_s"]) == len(found["audio_s_per_s"]) == 2

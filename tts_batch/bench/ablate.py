@@ -94,6 +94,13 @@ class Comparison:
         }
 
 
+def v2_over_v1(comparisons: Sequence[Comparison]) -> float | None:
+    """How many times as fast runner v2 is as runner v1 where both decode profile b2's rows; None: not measured."""
+    measured = {c.variant.name: median(c.changed) for c in comparisons if c.changed}
+    v1 = measured.get("v1-b2")
+    return measured["v2-b2"] / v1 if v1 and "v2-b2" in measured else None
+
+
 @dataclass(slots=True)
 class _Contender:
     """An open engine."""

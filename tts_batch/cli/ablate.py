@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from tts_batch.bench.ablate import Comparison
 
 
 @click.command()
@@ -36,7 +39,7 @@ def ablate(
     if (shape is None) == (model is None):
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     started_s = time.monotonic()
-    from tts_batch.bench.ablate import VARIANTS
+    from tts_batch.bench.ablate import VARIANTS, v2_over_v1
     from tts_batch.bench.ablate import ablate as compare
     from tts_batch.bench.engines import base_checkpoint, load_model, random_model
     from tts_batch.bench.table import COMPARISON_HEAD, comparison_line, describe_machine
@@ -54,17 +57,23 @@ def ablate(
     click.echo(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
     click.echo(COMPARISON_HEAD)
 
+    comparisons: list[Comparison] = []
+
     def time_left_s() -> float:
         return started_s + budget_s - time.monotonic()
 
     try:
         network = random_model(shape, config) if shape else load_model(config)
         for found in compare(network, config, workload, rounds, time_left_s, variants):
+            comparisons.append(found)
             report["variants"].append(found.as_dict())
+            report["v2_b2_over_v1_b2"] = v2_over_v1(comparisons)
             click.echo(comparison_line(report["variants"][-1]))
             if json_path:  # each time: what was measured stays, whatever comes next
                 json_path.write_text(json.dumps(report, indent=1))
     except EngineError as error:
         raise CannotContinueError(str(error)) from error
+    if (times := report.get("v2_b2_over_v1_b2")) is not None:
+        click.echo(f"v2-b2 is {times:.2f} times as fast as v1-b2")
     complete = all(found["is_complete"] and not found["problem"] for found in report["variants"])
     return ExitStatus.OK if complete else ExitStatus.SOME_FAILED

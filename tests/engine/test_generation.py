@@ -399,6 +399,18 @@ def test_a_slow_receiver_is_no_stall() -> None:
     assert reasons == [None] * 12
 
 
+def test_few_long_clips_wait_for_a_receiver_who_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_module, "MAX_QUEUED_SAMPLES", 10)  # a frame is one sample here
+    generation = scripted_generation([ask(str(i), max_frames=4) for i in range(9)], ScriptedRunner(4))
+    wait_until(lambda: generation._results.qsize() == 2)
+    time.sleep(0.1)
+    assert generation._results.qsize() == 2
+    longer = [ask(str(i), max_frames=12) for i in range(3)]
+    assert len(list(generation.results())) == 9
+    assert len(list(scripted_generation(longer, ScriptedRunner(4)).results())) == 3
+    assert generation._queued_samples == 0
+
+
 def test_a_receiver_that_goes_away_leaves_no_thread() -> None:
     results = scripted_generation((ask(str(i)) for i in range(1_000_000)), ScriptedRunner(2)).results()
     next(results)

@@ -1,8 +1,8 @@
 """One call of `generate`: a compute thread, what is in flight, and a bounded queue to the receiver.
 
 Two threads meet here. The compute thread pulls requests, prepares, decodes, vocodes and puts results; the receiver's
-thread takes them out. They share the queue, and under the lock the ids in flight and the ids to cancel. Every wait
-has a deadline or looks at `_closing` again after POLL_S.
+thread takes them out. They share the queue, and under the lock its size, the ids in flight and the ids to cancel. Every
+wait has a deadline or looks at `_closing` again after POLL_S.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their 
 POLL_S = 0.01
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
+MAX_QUEUED_SAMPLES = 2**28  # of clips that wait for the receiver: 1 GiB, three hours
 NO_MEMORY_FOR_AUDIO = "the device has too little memory to turn this row's codes into audio."
 
 
@@ -62,6 +63,7 @@ class Generation:
         self._watchdog = Watchdog(stages.stall_timeout_s)
         # A result, and whether it ends the request in flight (a duplicate's error does not).
         self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * self._runner.max_num_seqs)
+        self._queued_samples = 0
         self._lock = threading.Lock()
         self._in_flight: set[str] = set()  # pulled, and not yet handed over
         self._cancelled: set[str] = set()
@@ -87,6 +89,8 @@ class Generation:
                     if (unit := self._watchdog.overdue) is not None:
                         yield from self._give_up(unit)
                 else:
+                    with self._lock:
+                        self._queued_samples -= _num_samples(result)
                     yield self._hand_over(result) if ends else result
             if self._error is not None:
                 raise EngineError(f"the engine failed: {type(self._error).__name__}: {self._error}") from self._error
@@ -303,8 +307,17 @@ class Generation:
         self._owed -= {result.request_id} if ends else set()
         with self._watchdog.excused():
             while not self._closing.is_set():
+                if self._queued_samples + _num_samples(result) > MAX_QUEUED_SAMPLES and not self._results.empty():
+                    self._closing.wait(POLL_S)
+                    continue
                 try:
                     self._results.put((result, ends), timeout=POLL_S)
                 except queue.Full:
                     continue
+                with self._lock:
+                    self._queued_samples += _num_samples(result)
                 return
+
+
+def _num_samples(result: SpeechResult) -> int:
+    return 0 if result.audio is None else len(result.audio)

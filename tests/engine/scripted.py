@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -151,3 +152,14 @@ def scripted_generation(requests: object, runner: ScriptedRunner | None = None, 
         **settings,
     }
     return Generation(requests, Stages(**stages))  # type: ignore[arg-type]
+
+
+def compute_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tts-batch-compute"]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)

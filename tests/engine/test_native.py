@@ -141,6 +141,7 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
     assert info | {"repeated_frames": "9", "few_codes_frames": "9"} == info
     info = open_tiny(profile="b2", runner="v2").info
     assert info | {"profile": "b2", "runner": "v2", "prefill_tokens": "512", "frames_per_visit": "1"} == info
+    assert info["kv_tokens"] == "32768"  # of the model's longest row
 
 
 @pytest.mark.parametrize(

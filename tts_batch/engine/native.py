@@ -16,6 +16,7 @@ from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
+from tts_batch.engine.runner_v2 import ContinuousRunner
 from tts_batch.engine.voice_store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -74,6 +75,9 @@ class NativeEngine:
             "code2wav_mode": config.code2wav_mode,
             **{knob: str(value) for knob, value in asdict(profile).items()},
         }
+        if isinstance(self._stages.runner, ContinuousRunner):
+            settings = self._stages.runner.settings
+            self.info["kv_tokens"] = str(settings.num_pages * settings.page_size)
         logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
 
     def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:

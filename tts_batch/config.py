@@ -50,6 +50,9 @@ class JobConfig(BaseModel):
     eager: bool = False
     code2wav_mode: Literal["utterance", "chunked"] = "utterance"
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    stall_timeout: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="Seconds that anything in the engine may stand still; on a CPU twenty times as long."
+    )
     launcher: Literal["local", "ray"] = "local"
 
     # sampling: None means the checkpoint's generation_config.json

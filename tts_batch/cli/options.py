@@ -110,6 +110,9 @@ _JOB_OPTIONS = (
         type=_choice("utterance", "chunked"),
         help="Whole clips (default), or chunks while codes are made.",
     ),
+    _option(
+        MODEL, "--stall-timeout", type=float, metavar="S", help="How long the engine may stand still. Default: 30 s."
+    ),
     _option(MODEL, "--launcher", type=_choice("local", "ray"), hidden=True, help="Default: local."),
     _flag(SAMPLING, "--greedy", help="No sampling, in talker and code predictor."),
     _option(SAMPLING, "--temperature", type=float, metavar="X"),

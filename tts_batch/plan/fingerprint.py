@@ -20,7 +20,7 @@ SEMANTICS = 1  # raise it when the same request begins to sound otherwise: sampl
 _INPUT_AND_OUTPUT = ("data", "out", "map", "limit", "shard", "strict", "audio_root", "allow_url", "keep_failed_audio")
 _ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
 _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
-_MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph")
+_MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
 _MODEL = ("model", "model_revision")  # it counts by its weights, wherever it lies
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
 

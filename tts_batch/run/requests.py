@@ -57,6 +57,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         cuda_graph=config.cuda_graph,
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
+        stall_timeout_s=config.stall_timeout,
     )
 
 

@@ -1,0 +1,33 @@
+"""What a job's configuration says to an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tts_batch.config import build_config
+from tts_batch.run.requests import engine_config
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "value"),
+    [
+        ("stall_timeout", "stall_timeout_s", 4.5),
+        ("max_num_seqs", "max_num_seqs", 3),
+        ("loop_frames", "loop_frames", 0),
+        ("runner", "runner", "v2"),
+        ("profile", "profile", "b2"),
+        ("code2wav_mode", "code2wav_mode", "chunked"),
+        ("cuda_graph", "cuda_graph", False),
+        ("eager", "eager", True),
+        ("dtype", "dtype", "bfloat16"),
+    ],
+)
+def test_an_engine_gets_the_job_s_settings(setting: str, field: str, value: object) -> None:
+    model = SimpleNamespace(checkpoint=SimpleNamespace(path=Path("/models/some"), revision="abc"))
+    config = build_config({"data": ("a.csv",), "out": "wavs", setting: value})
+    given = engine_config(config, model, "cpu")
+    assert (given.model, given.model_revision, given.device) == ("/models/some", "abc", "cpu")
+    assert getattr(given, field) == value

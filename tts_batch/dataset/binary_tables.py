@@ -6,6 +6,7 @@ batches with recordings stay small and nothing is ever concatenated.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ _AUDIO_BATCH = 16  # rows: 16 recordings of 64 MiB still fit one Arrow array
 _SAMPLE_ROWS = 64
 
 
-class _BinaryTable:
+class _BinaryTable(ABC):
     """What Parquet and Arrow files share. A subclass sets `_schema` and yields record batches."""
 
     file: TableFile
@@ -69,8 +70,9 @@ class _BinaryTable:
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f"{self.file.name} is damaged after row {num_rows}: {error}") from error
 
+    @abstractmethod
     def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
+        """Yield the file's batches with these columns."""
 
 
 class ParquetTable(_BinaryTable):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -33,7 +34,7 @@ _MAX_FIELD_CHARS = 16 << 20  # a recording as a data: URI fits; a quote left ope
 _BOM = b"\xef\xbb\xbf"
 
 
-class _TextTable:
+class _TextTable(ABC):
     """What the text formats share."""
 
     types: Mapping[str, Any] = MappingProxyType({})
@@ -53,8 +54,9 @@ class _TextTable:
             found = {name: value for name, value in row.cells.items() if value not in (None, "")} | found
         return found
 
+    @abstractmethod
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
-        raise NotImplementedError
+        """Yield the file's rows with these columns."""
 
     def _row_maker(self, columns: Collection[str]) -> Callable[[int, list[str]], RawRow]:
         """Return what makes a line's number and fields a row with the cells of `columns`."""

@@ -208,7 +208,7 @@ class ContinuousRunner:
             *AdmittedRows(
                 prompt_lens=torch.tensor(lens, dtype=torch.int32),
                 max_frames=torch.tensor([r.max_frames for r in requests], dtype=torch.int32),
-                end_at=torch.tensor([a.prepared.end_at or NEVER for a in admitted], dtype=torch.int32),
+                end_at=torch.tensor([_end_at(active.prepared) for active in admitted], dtype=torch.int32),
                 trailing_ids=torch.from_numpy(trailing),
                 trailing_lens=torch.tensor([len(text) for text in texts], dtype=torch.int32),
                 block_table=torch.from_numpy(pages),
@@ -304,6 +304,10 @@ class ContinuousRunner:
 
     def _still_holds(self, row: ActiveRow) -> bool:
         return self._scheduler.active.get(row.slot) is row
+
+
+def _end_at(row: PreparedRow) -> int:
+    return NEVER if row.end_at is None else row.end_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,20 +1,24 @@
-"""What a million rows cost beside their clips: seconds and memory of planning a table without references, and of
-reading the journal of a run over it, as resuming and `status` do.
+"""What a million rows cost beside their sound: seconds and memory of planning a table without references, of reading
+the journal of a run over it, as resuming and `status` do, and of such a run itself, with an engine that costs nothing.
 
-    python benchmarks/million_rows.py [--rows N] [--part plan|journal]
+    python -m benchmarks.million_rows [--rows N] [--part plan|journal|run] [--out DIR]
 
-It runs on any machine, on the tiny model. benchmarks/log.md keeps what came.
+It runs on any machine, on the tiny model. A run writes N files of 4 KB under DIR (default: the temporary folder), and
+removes them at its end. benchmarks/log.md keeps what came.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +26,7 @@ from tts_batch.config import JobConfig
 from tts_batch.plan.planner import make_plan
 from tts_batch.run.clips import clip_path
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import Outcome, SegmentWriter, segment_path
+from tts_batch.run.journal import Outcome, SegmentWriter, list_segments, segment_path
 
 WORDS = (
     "the of and to in you that it he was for on are with his they at be this have from one had by word but not what "
@@ -32,12 +36,12 @@ WORDS = (
 )
 
 
-def write_table(path: Path, num_rows: int) -> None:
-    """Sentences of 5 to 25 words, one JSON object a line."""
+def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25)) -> None:
+    """Sentences of so many words, at least and at most, one JSON object a line."""
     words, draw = WORDS.split(), random.Random(0)
     with path.open("w", encoding="utf-8") as table:
         for number in range(num_rows):
-            text = " ".join(draw.choices(words, k=draw.randint(5, 25))) + "."
+            text = " ".join(draw.choices(words, k=draw.randint(*num_words))) + "."
             row = {"id": f"row-{number:07}", "text": text, "speaker": "vivian", "language": "English"}
             table.write(json.dumps(row) + "\n")
 
@@ -88,13 +92,101 @@ def write_journal(out: Path, num_rows: int) -> None:
     segment.close()
 
 
+CLIP_S = "0.08"
+POLL_S = 0.2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def measure_run(folder: Path, num_rows: int) -> None:
+    """Run a table of short rows as a user would, and print how time and memory go as the rows end; then resume it."""
+    table, out = folder / "rows.jsonl", folder / "out"
+    write_table(table, num_rows, (1, 2))
+    options = ["--model", "tiny", "--engine", "benchmarks.writer:create", "--device", "cpu", "--progress", "none"]
+    synth = ["synth", str(table), "--out", str(out), *options]
+    asked = False
+    with _program(synth) as parent:
+        started, lines = time.perf_counter(), _LineCount(out / "journal")
+        for tenth in range(1, 10):
+            while lines.count() < num_rows * tenth // 10 and parent.poll() is None:
+                time.sleep(POLL_S)
+            if parent.poll() is not None:
+                break
+            _print_standing(lines.count(), time.perf_counter() - started, parent.pid)
+            if tenth == 5:
+                asked = True
+                _time_program("status, while it runs", ["status", str(out)])
+        status, usage = os.wait4(parent.pid, 0)[1:]
+        parent.returncode = os.waitstatus_to_exitcode(status)
+    assert parent.returncode == 0 and asked, f"the run ended with status {parent.returncode}"
+    wall_s = time.perf_counter() - started
+    cpu_s = usage.ru_utime + usage.ru_stime  # the worker's is in it: the parent has waited for it
+    print(f"run: {num_rows:,} rows in {wall_s:.1f} s, {1e6 * wall_s / num_rows:.0f} µs a row; {cpu_s:.1f} s of CPU")
+    _time_program("the same command again", synth)
+    _time_program("status, at the end", ["status", str(out)])
+    measure("scan the journal", num_rows, lambda: JournalIndex(out))
+
+
+def _program(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "TTS_BATCH_BENCHMARK_CLIP_S": CLIP_S, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tts_batch", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _time_program(name: str, arguments: Sequence[str]) -> None:
+    started = time.perf_counter()
+    with _program(arguments) as program:
+        status, usage = os.wait4(program.pid, 0)[1:]
+        program.returncode = os.waitstatus_to_exitcode(status)
+    wall_s, cpu_s = time.perf_counter() - started, usage.ru_utime + usage.ru_stime
+    print(
+        f"{name}: {wall_s:.1f} s ({cpu_s:.1f} s of CPU), peak {usage.ru_maxrss // 1024} MB, status {program.returncode}"
+    )
+
+
+class _LineCount:
+    """How many rows have ended, by the lines of the journal; it reads each once."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal, self._lines, self._offsets = journal, 0, dict[Path, int]()
+
+    def count(self) -> int:
+        for segment in list_segments(self._journal):
+            with segment.open("rb") as file:
+                file.seek(self._offsets.get(segment, 0))
+                new = file.read()
+            self._offsets[segment] = self._offsets.get(segment, 0) + len(new)
+            self._lines += new.count(b"\n")
+        return self._lines
+
+
+def _print_standing(rows: int, wall_s: float, parent: int) -> None:
+    """Print what the parent and its workers have used until now, from /proc."""
+    told = f"{rows:,} rows after {wall_s:.0f} s"
+    for name, process in [("parent", parent), *(("worker", child) for child in _children(parent))]:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        cpu_s = (int(times[11]) + int(times[12])) / _TICKS_PER_S
+        now_mb, peak_mb = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
+        told += f"; {name} {now_mb} MB, peak {peak_mb} MB, {cpu_s:.1f} s of CPU, {1e6 * cpu_s / rows:.0f} µs a row"
+    print(told, flush=True)
+
+
+def _children(process: int) -> list[int]:
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--part", choices=["plan", "journal"], default="plan")
+    parser.add_argument("--part", choices=["plan", "journal", "run"], default="plan")
+    parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     num_rows: int = args.rows
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=args.out) as folder:
+        if args.part == "run":
+            measure_run(Path(folder), num_rows)
+            return
         if args.part == "journal":
             measure("write the journal", num_rows, lambda: write_journal(Path(folder), num_rows))
             measure("scan the journal", num_rows, lambda: JournalIndex(Path(folder)))

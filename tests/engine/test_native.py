@@ -151,8 +151,6 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
         ({"runner": "v3"}, "'v3' is not one of v1, v2"),
         ({"device": "musa"}, "'musa' was asked for"),
         ({"dtype": "float16"}, "'float16' is not one of"),
-        ({"placement": "split"}, "'split' is not in this version"),
-        ({"placement": "pipeline"}, "never cut into a pipeline"),
         ({"max_num_seqs": 0}, "max_num_seqs cannot be 0"),
         ({"stall_timeout_s": 0.0}, "stall_timeout_s cannot be 0.0"),
         ({"profile": "b3"}, "'b3' is not one of basic, b2, b4, throughput"),

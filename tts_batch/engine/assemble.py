@@ -37,6 +37,8 @@ PAGE_SIZE = 64
 def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, preparer: Preparer) -> Stages:
     """The stages of an engine, ready to run: kernels compiled, graphs captured."""
     device = platform.device
+    if platform.split_device is not None:
+        _move_decoder(model, platform.split_device)  # before anything looks how much memory is free
     loop_limits = LoopLimits(profile.repeated_frames, profile.few_codes_frames)
     runner: Runner
     if platform.runner == "v2":
@@ -48,7 +50,7 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     pool = _decode_pool(model, platform, profile)
     if device.type == "cuda":
         with kernels_allowed(not config.eager):
-            pool.warm_up()
+            pool.warm_up(device)
     is_chunked = config.code2wav_mode == "chunked"
     return Stages(
         preparer=preparer,
@@ -97,7 +99,14 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
 def _decode_pool(model: Qwen3TTS, platform: Platform, profile: Profile) -> DecodePool:
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
     decode, conv_context = _decoder(model.speech_tokenizer.decoder, platform, profile)
-    return DecodePool(decode, platform.device, limits, conv_context, profile.codec_stream)
+    own_stream = profile.codec_stream or platform.split_device is not None
+    return DecodePool(decode, platform.code2wav_device, limits, conv_context, own_stream)
+
+
+def _move_decoder(model: Qwen3TTS, device: torch.device) -> None:
+    model.speech_tokenizer.decoder.to(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _decoder(exact: CodecDecoder, platform: Platform, profile: Profile) -> tuple[Decode, int | None]:

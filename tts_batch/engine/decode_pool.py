@@ -1,7 +1,7 @@
 """The decoder's queue: pieces of code sequences, decoded in packed batches as the device gets to them.
 
-On CUDA the decoder runs on a stream of its own beside the talker, unless told not to, and audio comes to the host by a
-copy that nobody waits for.
+On CUDA the decoder runs on a stream of its own beside the talker, unless told not to, or on a second device; codes come
+to it from any device, and audio to the host, by copies that nobody waits for.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_BATCHES_IN_FLIGHT = 2
 
 
 class HostCopy:
-    """A tensor's copy on the host, queued on the current stream."""
+    """A tensor's copy on the host, queued on the current stream of the tensor's device."""
 
     def __init__(self, x: Tensor) -> None:
         self._copied = None
         if x.is_cuda:
             self._host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
             self._copied = torch.cuda.Event()
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(x.device))
         else:
             self._host = x.to("cpu", copy=True)
 
@@ -101,27 +101,30 @@ class DecodePool:
         conv_context: int | None = None,
         own_stream: bool = True,
     ) -> None:
-        """With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only."""
+        """A pool on the decoder's device. What comes from another one needs a stream of the decoder's own.
+
+        With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only.
+        """
         self._decode = decode
         self._device = torch.device(device)
         self._limits = limits
         self._conv_context = conv_context
         self._pieces: list[Piece] = []
         self._batches: list[_Batch] = []
-        self._stream = torch.cuda.Stream() if own_stream and self._device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(self._device) if own_stream and self._device.type == "cuda" else None
 
     @torch.inference_mode()
-    def warm_up(self, frames: int = 40) -> None:
-        """Decode something once, so that every kernel is compiled before work comes."""
-        codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int64, device=self._device)
+    def warm_up(self, source: torch.device, frames: int = 40) -> None:
+        """Decode something from the device `source` once: compiles every kernel, opens the way between two devices."""
+        codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int16, device=source)
         self._start([self._piece("", codes, frames, lambda audio: None)])
         if self._stream is not None:
             self._stream.synchronize()
         self.clear()
 
     def add(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> None:
-        """Queue codes [context + wanted, 16], from any device. `advance` calls `deliver` once unless dropped before."""
-        self._pieces.append(self._piece(row_id, codes.to(self._device), wanted, deliver))
+        """Queue codes [context + wanted, 16], all from one device. `advance` calls `deliver` unless dropped before."""
+        self._pieces.append(self._piece(row_id, codes, wanted, deliver))
 
     def advance(self, *, drain: bool) -> None:
         """Start the batches that are worth starting (with `drain`: all), and deliver those that are done, in order."""
@@ -138,7 +141,7 @@ class DecodePool:
     def clear(self) -> None:
         """Forget all pieces, those that are being decoded too."""
         if self._stream is not None:  # their codes may be overwritten from here on, though not before they were read
-            torch.cuda.current_stream().wait_stream(self._stream)
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._pieces.clear()
         self._batches.clear()
 
@@ -167,14 +170,16 @@ class DecodePool:
         self._start(pieces[len(pieces) // 2 :])
 
     def _launch(self, pieces: Sequence[Piece]) -> _Batch:
-        rows = [piece.codes for piece in pieces]
+        # Between two devices the copy waits for the current stream of both: the talker's, and here one that is idle.
+        # On the decoder's stream it would have the talker wait for the batches before this one.
+        packed = torch.cat([piece.codes for piece in pieces]).to(self._device, non_blocking=True)
         if self._stream is None:
-            return _Batch(pieces, HostCopy(self._decode_pieces(pieces, _pad(rows))))
-        self._stream.wait_stream(torch.cuda.current_stream())
+            return _Batch(pieces, HostCopy(self._decode_pieces(pieces, _pad(packed, pieces))))
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            codes = _pad(rows)
+            codes = _pad(packed, pieces)
             audio = self._decode_pieces(pieces, codes)
-            return _Batch(pieces, HostCopy(audio), kept=(*rows, codes, audio))
+            return _Batch(pieces, HostCopy(audio), kept=(packed, codes, audio))
 
     def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor) -> Tensor:
         """Audio [batch, samples], each row beginning after what its piece skips."""
@@ -190,6 +195,7 @@ class DecodePool:
         return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
 
 
-def _pad(rows: Sequence[Tensor]) -> Tensor:
-    """[frames, 16] each -> int64 [batch, 16, frames]."""
-    return pad_sequence([row.long() for row in rows], batch_first=True).transpose(1, 2)
+def _pad(packed: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    """The pieces' codes, one after another [frames of all, 16] -> int64 [batch, 16, frames]."""
+    rows = packed.long().split([len(piece.codes) for piece in pieces])
+    return pad_sequence(rows, batch_first=True).transpose(1, 2)

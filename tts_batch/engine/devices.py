@@ -24,6 +24,11 @@ class Platform:
     device: torch.device
     dtype: torch.dtype
     runner: str
+    split_device: torch.device | None = None  # Code2Wav's own; None: it shares `device`
+
+    @property
+    def code2wav_device(self) -> torch.device:
+        return self.split_device or self.device
 
     @property
     def default_profile(self) -> str:
@@ -33,7 +38,8 @@ class Platform:
 def resolve_platform(config: EngineConfig) -> Platform:
     """Raises EngineConfigError when something explicitly asked for cannot be had."""
     device = _resolve_device(config.device)
-    return Platform(device, _resolve_dtype(config.dtype, device), _resolve_runner(config.runner, device))
+    dtype, runner = _resolve_dtype(config.dtype, device), _resolve_runner(config.runner, device)
+    return Platform(device, dtype, runner, _resolve_split_device(config, device))
 
 
 def _resolve_device(asked: str) -> torch.device:
@@ -77,3 +83,21 @@ def _resolve_runner(asked: str | None, device: torch.device) -> str:
     if asked == "v2" and device.type not in ("cpu", "cuda"):
         raise EngineConfigError(f"runner v2 runs on cuda and cpu, not on {device.type}; use --runner v1.")
     return asked
+
+
+def _resolve_split_device(config: EngineConfig, device: torch.device) -> torch.device | None:
+    asked = config.code2wav_device
+    if config.placement != "split":
+        if asked is not None:
+            raise EngineConfigError(f"code2wav_device {asked!r} goes with placement 'split' only.")
+        return None
+    if asked is None:
+        count = getattr(torch, device.type).device_count()
+        if count < 2:
+            raise EngineConfigError(
+                f"placement 'split' needs two devices, and torch sees {count} ({device.type}): leave it at colocated."
+            )
+        return torch.device(device.type, 1)
+    if torch.device(asked).type != device.type:
+        raise EngineConfigError(f"code2wav_device {asked!r} is not of the talker's kind, which is {device.type}.")
+    return torch.device(asked)

@@ -26,6 +26,7 @@ from tts_batch.model.weights import WeightsError
 logger = logging.getLogger(__name__)
 
 CODE2WAV_MODES = ("utterance", "chunked")
+PLACEMENTS = ("colocated", "split")
 
 
 class NativeEngine:
@@ -54,7 +55,10 @@ class NativeEngine:
 
     @classmethod
     def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
-        """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused."""
+        """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused.
+
+        With placement split, the model's codec decoder moves to the second device and stays there.
+        """
         engine = cls.__new__(cls)
         engine._open(model, resolve_platform(config), config, preparer)
         return engine
@@ -70,6 +74,7 @@ class NativeEngine:
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
+            "code2wav_device": str(platform.code2wav_device),
             "dtype": str(platform.dtype).removeprefix("torch."),
             "profile": profile_name,
             "code2wav_mode": config.code2wav_mode,
@@ -129,10 +134,8 @@ def _check_modes(config: EngineConfig) -> None:
         raise EngineConfigError(f"max_num_seqs cannot be {config.max_num_seqs}: it is at least 1.")
     if not config.stall_timeout_s > 0:
         raise EngineConfigError(f"stall_timeout_s cannot be {config.stall_timeout_s}: it is above 0.")
-    if config.placement == "split":
-        raise EngineConfigError("placement 'split' is not in this version; leave it at colocated.")
-    if config.placement != "colocated":
+    if config.placement not in PLACEMENTS:
         raise EngineConfigError(
-            f"placement {config.placement!r} is not one of colocated, split: a model is never cut into a pipeline or "
-            "into tensor shards; use more GPUs as replicas, with --gpus."
+            f"placement {config.placement!r} is not one of {', '.join(PLACEMENTS)}: a model is never cut into a "
+            "pipeline or into tensor shards; use more GPUs as replicas, with --gpus."
         )

@@ -120,7 +120,8 @@ class EngineConfig:
     dtype: str = "auto"  # auto | float32 | bfloat16
     runner: str | None = None  # "v1" | "v2"; None: what the platform runs
     profile: str | None = None  # basic | b2 | b4 | throughput; None: what the device and runner take
-    placement: str = "colocated"  # colocated | split
+    placement: str = "colocated"  # colocated | split: Code2Wav on a second device
+    code2wav_device: str | None = None  # with split: which one, "cuda:1" say; None: the second that is visible
     cuda_graph: bool = True
     eager: bool = False  # neither CUDA graphs nor Triton kernels: their torch twins, operation by operation
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory

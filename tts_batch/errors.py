@@ -81,14 +81,18 @@ class CannotContinueError(TTSBatchError):
 
 
 class RowError(TTSBatchError):
-    """One row cannot be made. It becomes that row's failure record; other rows are untouched."""
+    """One row cannot be made. It becomes that row's failure record; other rows are untouched.
+
+    `passing`: what stood in the way, a disk that cannot be read, say, may be gone a little later.
+    """
 
     exit_status = ExitStatus.SOME_FAILED
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, passing: bool = False) -> None:
         super().__init__(message)
         self.reason: Reason = reason
         self.message = message
+        self.passing = passing
 
-    def __reduce__(self) -> tuple[type[RowError], tuple[Reason, str]]:
-        return RowError, (self.reason, self.message)
+    def __reduce__(self) -> tuple[type[RowError], tuple[Reason, str, bool]]:
+        return RowError, (self.reason, self.message, self.passing)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
+import pickle
 import sys
 from collections.abc import Callable
+from io import FileIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
+from tts_batch.dataset import audio
 from tts_batch.dataset.audio import content_key, load_reference, probe_reference, resample
 from tts_batch.dataset.sniff import sniff
 from tts_batch.errors import RowError
@@ -249,6 +254,44 @@ def test_paths_that_are_no_files(tmp_path: Path, call: Callable[[RefAudio], Any]
         assert reason_of(RefAudio(path=str(tmp_path / path), label=path), call) == reason
     assert reason_of(RefAudio(path="/dev/zero", label="z"), call) == "ref_unreadable"
     assert reason_of(RefAudio(path=str(tmp_path / ("x" * 300)), label="x"), call) == "ref_missing"
+
+
+def test_what_the_disk_does_not_give_may_come_later(tmp_path: Path) -> None:
+    unreadable = "/proc/self/mem"  # the first page of a process's memory is never there
+    for call, path, said in [
+        (content_key, unreadable, "cannot be read: Input/output error"),
+        (content_key, str(tmp_path / "gone"), "is not there"),
+        (load_reference, str(tmp_path / "gone"), "is not there"),
+    ]:
+        with pytest.raises(RowError, match=said) as caught:
+            call(RefAudio(path=path, label="a"))
+        assert caught.value.passing
+        assert pickle.loads(pickle.dumps(caught.value)).passing
+    with pytest.raises(RowError) as caught:
+        load_reference(from_bytes(b"just words"))
+    assert not caught.value.passing
+
+
+def test_half_a_recording_is_none(tmp_path: Path, tone: Tone, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.wav").write_bytes(encoded(tone(4.0)))
+    ref = RefAudio(path=str(tmp_path / "a.wav"), label="a")
+    whole = load_reference(ref)
+    reads = count()
+
+    class Failing(FileIO):
+        def readinto(self, buffer: Any) -> int | None:
+            if next(reads) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().readinto(buffer)
+
+    class Raw(audio._Raw, Failing):
+        pass
+
+    monkeypatch.setattr(audio, "_Raw", Raw)
+    with pytest.raises(RowError, match="cannot be read"):
+        load_reference(ref)
+    assert next(reads) > 1
+    assert np.array_equal(load_reference(ref), whole)
 
 
 def test_a_good_reference_says_nothing(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,18 +85,56 @@ def test_bytes_are_bounded(model: Qwen3TTS) -> None:
     assert loads.keys == ["a", "b", "a"]
 
 
-def test_an_error_is_raised_again_without_another_load(model: Qwen3TTS) -> None:
+class PassingError(ValueError):
+    """As the toolkit's own errors say of themselves."""
+
+    passing = True
+
+
+class LastingError(OSError):
+    passing = False
+
+
+@pytest.mark.parametrize("error", [ValueError("not a clip"), LastingError("not a clip")])
+def test_an_error_is_raised_again_without_another_load(model: Qwen3TTS, error: Exception) -> None:
     calls = []
 
     def load() -> np.ndarray:
         calls.append(1)
-        raise OSError("no such file")
+        raise error
 
     references = References(model)
     for _ in range(2):
-        with pytest.raises(OSError, match="no such file"):
+        with pytest.raises(type(error), match="not a clip"):
             references.encode(voice("a", load=load), with_codes=True)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), PassingError("no answer")])
+def test_what_may_pass_is_tried_again_ever_more_rarely(
+    model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    now_s, calls = [100.0], []
+    monkeypatch.setattr("tts_batch.engine.references.time.monotonic", lambda: now_s[0])
+    is_out = True
+
+    def load() -> np.ndarray:
+        calls.append(now_s[0])
+        if is_out:
+            raise error
+        return hum(0.3)
+
+    references, reference = References(model), voice("a", load=load)
+    while now_s[0] < 110:
+        with pytest.raises(type(error), match="no answer"):
+            references.encode(reference, with_codes=True)
+        now_s[0] += 0.25
+    assert calls == [100.0, 100.25, 101.25, 103.25, 107.25]
+    is_out, now_s[0] = False, 120.0
+    references.load(reference, with_codes=True)
+    references.encode_loaded()
+    assert references.encode(reference, with_codes=True)[1] is not None
+    assert calls[-1:] == [120.0]
 
 
 def test_several_loaded_are_encoded_together_and_once(model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import soundfile
 
 from tts_batch.records import RefAudio
 from tts_batch.run import references
-from tts_batch.run.references import ReferenceSpool, reference_from
+from tts_batch.run.references import ReferenceSpool, Tails, reference_from
 
 TONE = (0.3 * np.sin(np.arange(48_000) / 10)).astype(np.float32)
 
@@ -39,6 +39,16 @@ def test_every_form_arrives(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["key1", "key2"]  # a path is not copied
     spool.remove()
     assert not (tmp_path / "spool").exists()
+
+
+def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:
+    file = tmp_path / "voice.wav"
+    reference = reference_from(ReferenceSpool(tmp_path / "spool").pin("key", RefAudio(path=str(file), label="a"), ""))
+    tails = Tails(wanted=True)
+    assert tails.of(reference) is None
+    file.write_bytes(wav_bytes())
+    assert tails.of(reference) is tails.of(reference) is not None
+    assert Tails(wanted=False).of(reference) is None
 
 
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import logging
 import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from io import BufferedReader, BytesIO
+from io import BufferedReader, BytesIO, FileIO
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -186,7 +188,7 @@ def _stat(ref: RefAudio) -> os.stat_result:
     try:
         found = os.stat(ref.path)
     except (OSError, ValueError) as error:
-        raise RowError("ref_missing", _not_there(ref.path, ref.label)) from error
+        raise RowError("ref_missing", _not_there(ref.path, ref.label), passing=True) from error
     if not stat.S_ISREG(found.st_mode):
         raise RowError("ref_unreadable", f"ref_audio {ref.path} is not a file.")
     return found
@@ -198,12 +200,35 @@ def _not_there(path: str, label: str) -> str:
     return f"ref_audio {quote(label)} names no file: if it is base64, write it as data:audio/wav;base64,…"
 
 
-def _open(path: str) -> BufferedReader:
+class _Raw(FileIO):
+    """A file that remembers why it could not be read: to libsndfile every error is the end of the file."""
+
+    failure: OSError | None = None
+
+    def readinto(self, buffer: Any) -> int | None:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            self.failure = error
+            return 0
+
+
+@contextmanager
+def _open(path: str) -> Iterator[BufferedReader[_Raw]]:
+    """Open a recording; raises RowError(ref_unreadable), also at the end when it could not be read to there."""
     try:
         # By descriptor: a file object without a name makes libsndfile look at the content, not at the suffix.
-        return open(os.open(path, os.O_RDONLY), "rb")
+        raw = _Raw(os.open(path, os.O_RDONLY))
     except OSError as error:
-        raise RowError("ref_unreadable", f"ref_audio {path} cannot be opened: {error.strerror}.") from error
+        message = f"ref_audio {path} cannot be opened: {error.strerror}."
+        raise RowError("ref_unreadable", message, passing=True) from error
+    with BufferedReader(raw) as source:
+        try:
+            yield source
+        finally:
+            if raw.failure is not None:
+                message = f"ref_audio {path} cannot be read: {raw.failure.strerror}."
+                raise RowError("ref_unreadable", message, passing=True) from raw.failure
 
 
 @lru_cache(maxsize=65536)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 1_024
 MAX_BYTES = 512 * 2**20
+FIRST_WAIT_S = 1.0
+"""After the second failure to load a clip for a reason that may pass; twice as long after each further one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +36,9 @@ class _Entry:
     audio: Any = None  # float32 [samples]
     x_vector: Tensor | None = None
     codes: Tensor | None = None  # int16 [frames, 16]
-    error: Exception | None = None  # it could not be loaded, and will not be
+    error: Exception | None = None  # why it could not be loaded the last time
+    num_errors: int = 0
+    load_again_at_s: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -40,6 +46,18 @@ class _Entry:
 
     def is_whole(self, with_codes: bool) -> bool:
         return self.x_vector is not None and (self.codes is not None or not with_codes)
+
+    @property
+    def may_load(self) -> bool:
+        return self.audio is None and (self.error is None or time.monotonic() >= self.load_again_at_s)
+
+    def note_error(self, error: Exception) -> None:
+        """Remember why it could not be loaded, so that not every request of the voice tries that again."""
+        self.error = error
+        self.num_errors += 1
+        is_passing = getattr(error, "passing", isinstance(error, OSError))
+        wait_s = FIRST_WAIT_S * 2.0 ** (self.num_errors - 2) if self.num_errors > 1 else 0.0
+        self.load_again_at_s = time.monotonic() + wait_s if is_passing else math.inf
 
     def fill(self, x_vector: Tensor | None, codes: Tensor | None) -> None:
         """Take what is missing."""
@@ -107,7 +125,8 @@ class References:
         Returns:
             x-vector [H] and codes int16 [frames, 16], both on the model's device; without `with_codes`, no codes.
 
-        Raises whatever `reference.load` raises, again for every request of the same key.
+        Raises whatever `reference.load` raises, again for every request of the same key. It is called again after an
+        OSError, or an error with a true `passing`: once at once, then ever more rarely.
         """
         entry = self._load(reference, with_codes)
         if not entry.is_whole(with_codes):
@@ -124,14 +143,14 @@ class References:
             entry.x_vector = torch.tensor(reference.x_vector, device=self._device)
         if entry.codes is None and reference.codes is not None:
             entry.codes = torch.tensor(reference.codes, device=self._device, dtype=torch.int16)
-        is_new = entry.audio is None and entry.error is None
-        if is_new and not entry.is_whole(with_codes) and self._store is not None:
+        may_load = entry.may_load
+        if may_load and not entry.is_whole(with_codes) and self._store is not None:
             entry.fill(*self._store.load(reference.key) or (None, None))
-        if is_new and not entry.is_whole(with_codes):
+        if may_load and not entry.is_whole(with_codes):
             try:
-                entry.audio = self._ahead.take(reference)
+                entry.audio, entry.error = self._ahead.take(reference), None
             except Exception as error:
-                entry.error = error
+                entry.note_error(error)
         self._put_in(reference.key, entry)
         return entry
 

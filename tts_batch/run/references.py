@@ -78,14 +78,17 @@ class Tails:
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
-        self._tails: OrderedDict[str, Tail | None] = OrderedDict()  # least recently used first
+        self._tails: OrderedDict[str, Tail] = OrderedDict()  # least recently used first
 
     def of(self, reference: Reference | None) -> Tail | None:
-        """Return the tail of `reference`; None when there is no reference, or none that can be read."""
+        """Return the tail of `reference`; None when there is no reference, or none that can be read now."""
         if reference is None or not self._wanted:
             return None
         if reference.key not in self._tails:
-            self._tails[reference.key] = _tail(reference)
+            tail = _tail(reference)
+            if tail is None:
+                return None
+            self._tails[reference.key] = tail
             if len(self._tails) > MAX_SPOOLED:
                 self._tails.popitem(last=False)
         self._tails.move_to_end(reference.key)

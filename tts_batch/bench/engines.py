@@ -20,7 +20,6 @@ from tts_batch.model.config import CodecConfig, ModelConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
-from tts_batch.plan.models import find_checkpoint
 
 SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
 
@@ -37,6 +36,8 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
 
 def base_checkpoint(model: str) -> str:
     """The folder of the checkpoint that a user names. Raises UsageError when it cannot clone."""
+    from tts_batch.plan.models import find_checkpoint  # pydantic stays out of a bench without a checkpoint
+
     checkpoint = find_checkpoint(model, task="base")
     if checkpoint.config.kind != "base":
         raise UsageError(

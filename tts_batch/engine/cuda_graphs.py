@@ -28,13 +28,20 @@ def row_buckets(max_num_seqs: int) -> tuple[int, ...]:
 
 
 class CudaGraphs:
-    """Graphs that share one memory pool. Disabled (on CPU, or by --no-cuda-graph) it runs the function itself."""
+    """Graphs that share one memory pool. Disabled (on CPU, or by --no-cuda-graph) it runs the function itself.
 
-    def __init__(self, enabled: bool) -> None:
+    `counts` says how each run went: "hit"; "miss[BUCKET]": there was no graph for it; "eager": disabled.
+    """
+
+    def __init__(self, enabled: bool, owner: str = "", counts: Counter[str] | None = None) -> None:
         self.enabled = enabled
-        self.counts: Counter[str] = Counter()  # "hit", "miss" (captured on demand), "eager" (disabled)
+        self.owner = owner  # whose they are, for the log
+        self.counts: Counter[str] = Counter() if counts is None else counts
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+
+    def __contains__(self, key: Hashable) -> bool:
+        return not self.enabled or key in self._graphs
 
     def capture(self, key: Hashable, run: Callable[[], object]) -> None:
         """Capture `run` under a key. It reads and writes static tensors only; capture the largest bucket first."""
@@ -49,7 +56,7 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             run()
         self._graphs[key] = graph
-        logger.debug("captured %s in %.2f s", key, time.monotonic() - started_s)
+        logger.debug("captured %s %s in %.2f s", self.owner, key, time.monotonic() - started_s)
 
     def run(self, key: Hashable, run: Callable[[], object]) -> None:
         """Replay the graph of a key, capturing it first if it is new; or call `run` where graphs are off."""
@@ -57,9 +64,16 @@ class CudaGraphs:
             self.counts["eager"] += 1
             run()
             return
-        if key not in self._graphs:
-            self.counts["miss"] += 1
-            self.capture(key, run)
-        else:
+        if key in self._graphs:
             self.counts["hit"] += 1
+        else:
+            self.count_miss(key)
+            self.capture(key, run)
         self._graphs[key].replay()
+
+    def count_miss(self, key: Hashable) -> None:
+        """Count what has no graph by the name of its bucket, and say it the first time."""
+        name = f"miss[{key}]"
+        if name not in self.counts:
+            logger.warning("%s: no CUDA graph for %s was captured at the start", self.owner, key)
+        self.counts[name] += 1

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ import torch
 from tts_batch.engine.code2wav import Vocoder
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.kernels.backend import kernels_allowed
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result, spoken_result
@@ -50,6 +51,7 @@ class Stages:
     code2wav: Vocoder
     stall_timeout_s: float
     kernels: bool = True  # whether Triton kernels may be used, or their torch twins only
+    meter: Meter = field(default_factory=Meter)
 
 
 class Generation:
@@ -60,7 +62,7 @@ class Generation:
         self._exhausted = False
         self._preparer, self._runner, self._code2wav = stages.preparer, stages.runner, stages.code2wav
         self._kernels = stages.kernels
-        self._watchdog = Watchdog(stages.stall_timeout_s)
+        self._watchdog = Watchdog(stages.stall_timeout_s, stages.meter.host_s)
         # A result, and whether it ends the request in flight (a duplicate's error does not).
         self._results: queue.Queue[tuple[SpeechResult, bool]] = queue.Queue(maxsize=2 * self._runner.max_num_seqs)
         self._queued_samples = 0

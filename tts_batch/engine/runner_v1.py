@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tts_batch.engine.kv_cache import DenseKVCache
 from tts_batch.engine.loops import DEFAULT_LIMITS, NUM_LAGS, LoopLimits, count_loops, is_loop
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
@@ -27,8 +28,15 @@ LOOK_AHEAD = 2  # batches' worth of rows gathered and sorted by expected length 
 class LockstepRunner:
     """Gathers a window of rows, sorts it, and decodes it one batch after another."""
 
-    def __init__(self, model: Qwen3TTS, max_num_seqs: int, loop_limits: LoopLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        model: Qwen3TTS,
+        max_num_seqs: int,
+        loop_limits: LoopLimits = DEFAULT_LIMITS,
+        meter: Meter | None = None,
+    ) -> None:
         self.max_num_seqs = max_num_seqs
+        self._meter = meter or Meter()
         self._loop_limits = loop_limits
         self._model = model
         self._waiting: list[PreparedRow] = []
@@ -56,8 +64,12 @@ class LockstepRunner:
             self._waiting.sort(key=lambda row: row.expected_frames)
             first, self._waiting = self._waiting[-self.max_num_seqs :], self._waiting[: -self.max_num_seqs]
             self._batch = _Batch(self._model, first, self._loop_limits)
-            self._batch.prefill()
-        decoded = self._batch.decode_frame()
+            with self._meter.on_device("prefill", self._model.device):
+                self._batch.prefill()
+            self._meter.counts["prompt_tokens"] += sum(row.prompt.num_tokens for row in first)
+        with self._meter.on_device("frame_loop", self._model.device):
+            decoded = self._batch.decode_frame()
+        self._meter.counts["frames"] += 1
         self._drop_empty_batch()
         return decoded
 

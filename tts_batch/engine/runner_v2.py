@@ -22,6 +22,7 @@ from tts_batch.engine.flags import Flags
 from tts_batch.engine.frame_loop import FrameLoop, PrefillRows, PrefillTokens
 from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.prompt_batch import embed_prompts
@@ -68,8 +69,9 @@ class RunnerSettings:
 class ContinuousRunner:
     """The Runner of the Model Runner V2 design."""
 
-    def __init__(self, model: Qwen3TTS, settings: RunnerSettings) -> None:
+    def __init__(self, model: Qwen3TTS, settings: RunnerSettings, meter: Meter | None = None) -> None:
         self.settings = settings
+        self._meter = meter or Meter()
         self._device = model.device
         config = model.config.talker
         self._weights = PackedTalker.pack(model.talker, settings.max_model_len)
@@ -91,7 +93,9 @@ class ContinuousRunner:
             config.head_dim, dtype=dtype, device=self._device,
         )  # fmt: skip
         self._loop = FrameLoop(self._weights, self._state, kv_pages, config.codec_eos_token_id, settings.loop_limits)
-        self._graphs = CudaGraphs(settings.cuda_graph and self._device.type == "cuda")
+        self._graphs = CudaGraphs(
+            settings.cuda_graph and self._device.type == "cuda", "frame loop", self._meter.graphs["frame_loop"]
+        )
         self._buckets = row_buckets(settings.max_num_seqs)
         self._bucket_slots = {
             b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets
@@ -122,7 +126,7 @@ class ContinuousRunner:
 
     @property
     def graph_counts(self) -> dict[str, int]:
-        """Frames replayed from a graph, captured on demand, and run eagerly."""
+        """Frames replayed from a graph, captured on demand by bucket, and run eagerly: see CudaGraphs."""
         return dict(self._graphs.counts)
 
     def warm_up(self) -> None:
@@ -219,8 +223,10 @@ class ContinuousRunner:
         )
         rows = AdmittedRows(*fields)
         self._state.start(slots, rows)
-        x = embed_prompts(self._weights, [active.prepared for active in admitted])
-        self._state.hidden[slots] = self._prefill(x, lens, rows.block_table)
+        with self._meter.on_device("prefill", self._device):
+            x = embed_prompts(self._weights, [active.prepared for active in admitted])
+            self._state.hidden[slots] = self._prefill(x, lens, rows.block_table)
+        self._meter.counts["prompt_tokens"] += sum(lens)
 
     def _prefill(self, x: Tensor, lens: list[int], block_table: Tensor) -> Tensor:
         """Hidden states [rows, H] of each row's last prompt token."""
@@ -263,15 +269,18 @@ class ContinuousRunner:
         slots[: len(rows)] = [row.slot for row in rows]
         static = self._bucket_slots[bucket]
         static.copy_(stage(self._device, torch.from_numpy(slots))[0])
-        for _ in range(self.settings.frames_per_visit):
-            self._graphs.run(bucket, lambda: self._loop.run_frame(static))
+        with self._meter.on_device("frame_loop", self._device):
+            for _ in range(self.settings.frames_per_visit):
+                self._graphs.run(bucket, lambda: self._loop.run_frame(static))
+        self._meter.counts["frames"] += self.settings.frames_per_visit
         flags = self._flags[self._num_windows % 2]
         self._num_windows += 1
         flags.start_copy(self._state)
         return _Window(rows, flags)
 
     def _harvest(self, window: _Window) -> list[DecodedRow]:
-        done, num_frames = window.flags.wait(self.settings.wait_timeout_s)
+        with self._meter.on_host("wait for frames"):
+            done, num_frames = window.flags.wait(self.settings.wait_timeout_s)
         self._harvested, self._num_frames = set(window.rows), num_frames
         ended = [row for row in window.rows if done[row.slot] in FINISH_REASONS and self._still_holds(row)]
         if not ended:

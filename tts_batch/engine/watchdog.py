@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,8 +40,10 @@ class _Sighting:
 class Watchdog:
     """Knows how long each request has been where it is, in looks and in seconds of working time."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, unit_s: defaultdict[str, float] | None = None) -> None:
+        """`unit_s` takes the seconds of every unit, added up by name."""
         self.timeout_s = timeout_s
+        self._unit_s = defaultdict(float) if unit_s is None else unit_s
         self._unit: Unit | None = None
         self._excused_s = 0.0
         self._next_look_s = 0.0
@@ -51,11 +54,12 @@ class Watchdog:
     @contextmanager
     def unit(self, name: str, request_id: str | None = None) -> Iterator[None]:
         """A unit of work that must end within the timeout."""
-        self._unit = Unit(name, request_id, time.monotonic())
+        unit = self._unit = Unit(name, request_id, time.monotonic())
         try:
             yield
         finally:
             self._unit = None
+            self._unit_s[name] += time.monotonic() - unit.started_s
 
     @property
     def overdue(self) -> Unit | None:

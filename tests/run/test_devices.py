@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from tts_batch.config import JobConfig
 from tts_batch.errors import UsageError
 from tts_batch.run.devices import Device, find_devices
-
-
-def config(**options: Any) -> JobConfig:
-    return JobConfig.model_validate({"data": ("t.csv",), "out": Path("out"), **options})
 
 
 def tokens(devices: list[Device]) -> list[str]:
@@ -21,37 +13,57 @@ def tokens(devices: list[Device]) -> list[str]:
 
 
 def test_the_cpu_is_one_worker() -> None:
-    assert find_devices(config(device="cpu")) == [Device("cpu")]
+    assert find_devices("cpu") == [Device("cpu")]
 
 
 def test_tokens_are_passed_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8b2c,MIG-1/2/0")
-    assert tokens(find_devices(config(device="cuda"))) == ["3", "GPU-8b2c", "MIG-1/2/0"]
-    assert tokens(find_devices(config(device="cuda", gpus=(2, 0)))) == ["MIG-1/2/0", "3"]
+    assert tokens(find_devices("cuda")) == ["3", "GPU-8b2c", "MIG-1/2/0"]
+    assert tokens(find_devices("cuda", gpus=(2, 0))) == ["MIG-1/2/0", "3"]
 
 
 def test_split_placement_takes_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    assert tokens(find_devices(config(device="cuda", placement="split"))) == ["0,1", "2,3"]
-    with pytest.raises(UsageError, match="pairs"):
-        find_devices(config(device="cuda", placement="split", gpus=(0, 1, 2)))
+    assert tokens(find_devices("cuda", placement="split")) == ["0,1", "2,3"]
+    assert tokens(find_devices("cuda", (3, 1), "split")) == ["3,1"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "words"),
+    [
+        ("0,1,2,3", (0, 1, 2), "needs pairs of devices, and 3 cannot"),
+        ("0,1,2", None, "needs pairs of devices, and 3 cannot"),
+        ("GPU-8b2c", None, "needs pairs of devices, and 1 cannot"),
+    ],
+)
+def test_split_placement_refuses_what_makes_no_pairs(
+    monkeypatch: pytest.MonkeyPatch, visible: str, gpus: tuple[int, ...] | None, words: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UsageError, match=words):
+        find_devices("cuda", gpus, "split")
+
+
+def test_split_placement_needs_gpus() -> None:
+    with pytest.raises(UsageError, match="this run uses the CPU"):
+        find_devices("cpu", placement="split")
 
 
 @pytest.mark.parametrize("gpus", [(3,), (-1,), (0, 0)])
 def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(UsageError, match="from 0 to 2"):
-        find_devices(config(device="cuda", gpus=gpus))
+        find_devices("cuda", gpus=gpus)
 
 
 def test_gpus_on_a_cpu_and_an_empty_list_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="uses the CPU"):
-        find_devices(config(device="cpu", gpus=(0,)))
+        find_devices("cpu", gpus=(0,))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UsageError, match="is empty"):
-        find_devices(config(device="cuda"))
+        find_devices("cuda")
 
 
 def test_torch_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert find_devices(config(device="auto")) == [Device("cpu")]
+    assert find_devices("auto") == [Device("cpu")]

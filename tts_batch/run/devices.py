@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
-from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, UsageError
 
 VISIBLE = {
@@ -40,23 +39,24 @@ class Device:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def find_devices(config: JobConfig) -> list[Device]:
-    """Return a device for each worker: every visible one, or those that `--gpus` picks by position.
+def find_devices(kind: str, gpus: tuple[int, ...] | None = None, placement: str = "colocated") -> list[Device]:
+    """Return a device for each worker, or a pair with placement split: every visible one, or those at `gpus`.
 
     Tokens in the kind's variable are passed on as they are (numbers, UUIDs, MIG names). Raises UsageError for a
-    choice that does not exist.
+    choice that does not exist, or does not make pairs.
     """
-    kind: str = config.device
     tokens: list[str] | None = None
     if kind in VISIBLE:
         tokens = _visible_tokens(kind)
     if kind == "auto" or (kind in VISIBLE and tokens is None):
         kind, tokens = _probe(kind)
     if kind == "cpu" or tokens is None:
-        if config.gpus is not None:
+        if placement == "split":
+            raise UsageError("--placement split needs pairs of GPUs, and this run uses the CPU. Leave it out.")
+        if gpus is not None:
             raise UsageError("--gpus picks among GPUs, and this run uses the CPU. Leave it out, or give --device.")
         return [Device("cpu")]
-    return [Device(kind, {VISIBLE[kind]: ",".join(group)}) for group in _grouped(_picked(tokens, config.gpus), config)]
+    return [Device(kind, {VISIBLE[kind]: ",".join(group)}) for group in _grouped(_picked(tokens, gpus), placement)]
 
 
 def _picked(tokens: list[str], positions: tuple[int, ...] | None) -> list[str]:
@@ -71,10 +71,13 @@ def _picked(tokens: list[str], positions: tuple[int, ...] | None) -> list[str]:
     return [tokens[position] for position in positions]
 
 
-def _grouped(tokens: list[str], config: JobConfig) -> list[list[str]]:
-    size = 2 if config.placement == "split" else 1
+def _grouped(tokens: list[str], placement: str) -> list[list[str]]:
+    size = 2 if placement == "split" else 1
     if len(tokens) % size:
-        raise UsageError(f"--placement split needs pairs of devices, and {len(tokens)} are chosen. Choose with --gpus.")
+        raise UsageError(
+            f"--placement split needs pairs of devices, and {len(tokens)} cannot be paired: choose with --gpus, "
+            "or leave it out."
+        )
     return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 

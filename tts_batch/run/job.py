@@ -137,8 +137,10 @@ class _Job:
         first = next(rows, None)
         if first is None:
             return
-        devices = find_devices(self._config)[: self._left + 1]
-        self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {devices[0].kind}.")
+        config = self._config
+        devices = find_devices(config.device, config.gpus, config.placement)[: self._left + 1]
+        each = f"2 {devices[0].kind}" if config.placement == "split" else devices[0].kind
+        self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         start = partial(start_message, self._config, group, self._out)
         names = self._journal, self._shard.name, self._before.run_number
         pool = Pool(*names, devices, start, self, self._limits)

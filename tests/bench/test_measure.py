@@ -83,7 +83,7 @@ def make_rows(*frames: int) -> list[BenchRow]:
 def test_times_rates_and_percentiles(engine: ScriptedEngine) -> None:
     found = measure(engine, engine.ends, make_rows(*[25] * 10), None)
     assert (found.attempted, found.completed, found.finish_reasons) == (10, 10, {"stop": 10})
-    assert (found.audio_s, found.wall_s) == (20.0, 10.0)
+    assert (found.audio_s, found.started_s, found.wall_s) == (20.0, 100.0, 10.0)
     assert (found.audio_s_per_s, found.rows_per_s) == (2.0, 1.0)
     assert (found.first_result_s, found.tail_s) == (1.0, 1.0)  # nine tenths of the audio is there a row before the end
     assert (found.latency_p50_s, found.latency_p99_s) == pytest.approx((5.5, 9.91))  # all were asked for at once

@@ -26,13 +26,14 @@ class Measurement:
     attempted: int
     completed: int
     audio_s: float
+    started_s: float  # on the machine's monotonic clock, which all its processes share
     wall_s: float
     first_result_s: float
     tail_s: float  # from the result with which 90 % of the audio was there to the last
     latency_p50_s: float
     latency_p99_s: float
     gpu_utilization: float | None  # share of samples' time in which a kernel ran, by NVML
-    peak_memory_gib: float | None
+    peak_memory_gib: float | None  # of all devices that the process sees
     stages_s: dict[str, float]  # means over rows, as the engine reports them
     finish_reasons: dict[str, int]
 
@@ -68,7 +69,8 @@ def measure(
             yield row.request
 
     if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
     with _Utilization() as utilization:
         started_s = time.monotonic()
         for result in engine.generate(requests()):
@@ -83,16 +85,21 @@ def measure(
         attempted=len(rows),
         completed=len(audio_s),
         audio_s=sum(audio_s.values()),
+        started_s=started_s,
         wall_s=wall_s,
         first_result_s=min(ended_at_s.values()) - started_s,
         tail_s=started_s + wall_s - _time_of_share(audio_s, ended_at_s, 0.9),
         latency_p50_s=float(np.percentile(latencies, 50)),
         latency_p99_s=float(np.percentile(latencies, 99)),
         gpu_utilization=utilization.mean,
-        peak_memory_gib=torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else None,
+        peak_memory_gib=_peak_bytes() / 2**30 if torch.cuda.is_available() else None,
         stages_s={name: total / len(rows) for name, total in sorted(stages.items())},
         finish_reasons=dict(reasons),
     )
+
+
+def _peak_bytes() -> int:
+    return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
 
 def _is_valid(result: SpeechResult, num_frames: int) -> bool:
@@ -116,7 +123,7 @@ def _time_of_share(audio_s: dict[str, float], ended_at_s: dict[str, float], shar
 
 
 class _Utilization:
-    """Samples NVML's utilization while it is entered; None where NVML is not to be had."""
+    """Samples NVML's utilization of the first visible device while it is entered; None where NVML is not to be had."""
 
     def __init__(self) -> None:
         self._samples: list[int] = []
@@ -129,16 +136,13 @@ class _Utilization:
 
     def __enter__(self) -> _Utilization:
         try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            torch.cuda.utilization(0)
         except Exception:
             return self
 
         def sample() -> None:
             while not self._stop.wait(UTILIZATION_EVERY_S):
-                self._samples.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+                self._samples.append(torch.cuda.utilization(0))
 
         self._thread = threading.Thread(target=sample, name="tts-batch-nvml", daemon=True)
         self._thread.start()

@@ -123,6 +123,25 @@ def test_a_hanging_row_is_found_stalled(tmp_path: Path, fake: Fake) -> None:
     assert not processes_of(config.out)
 
 
+def test_a_row_that_the_engine_loses_fails_alone_while_others_may_come_again(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "missing", "row-3": "silent_once"})
+    config = make_config(tmp_path, 6, attempts=3)
+    summary = run_job(config, limits=Limits(answer_s=0.5, answer_frame_s=0.0))
+    assert (summary.ok, summary.reasons) == (5, {"stalled": 1})
+    lost = read_manifest(config.out)[1]
+    assert (lost["attempts"], lost["message"]) == (1, "The engine gave no answer for it within 0.5 s, and went on.")
+    assert all(count == 1 for count in journalled(config.out).values())
+    assert len(list(config.out.glob("journal/w0/*.jsonl"))) == 1  # the worker went on
+    fake()
+    assert run_job(config, retry=["stalled"]).ok == 6
+
+
+def test_a_row_that_is_lost_and_over_its_time_says_so(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "missing"})
+    config = make_config(tmp_path, 2, attempts=3, row_time_limit=0.3)
+    assert run_job(config).reasons == {"time_limit": 1}
+
+
 def test_a_worker_that_dies_once_costs_nothing(tmp_path: Path, fake: Fake) -> None:
     fake(faults={"row-3": "kill_once", "row-8": "raise_once"})
     config = make_config(tmp_path, 12)

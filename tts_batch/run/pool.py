@@ -28,6 +28,8 @@ class Limits:
     start_s: float = 900.0  # from a worker's start until its engine is open
     stall_s: float = 600.0  # without any row ending or being pulled …
     stall_frame_s: float = 1.0  # … and this for each frame of the largest budget in flight
+    answer_s: float = 60.0  # for an answer to one request, from an engine that goes on without it …
+    answer_frame_s: float = 1.0  # … and this for each frame of the largest budget in its hands
     close_s: float = 30.0  # from the last row until the process is gone
     stop_s: float = 10.0  # for rows in flight after a first signal
     deaths_in_a_row: int = 5  # of one worker, without a row ending or being found guilty between
@@ -96,7 +98,8 @@ class Pool:
 
     def _start(self, slot: Slot) -> None:
         segment = segment_path(self._journal, slot.name, self._run_number, self._next_start(slot))
-        channel = slot.start(segment, self._start_message(slot.device))
+        patience = {"answer_s": self._limits.answer_s, "answer_frame_s": self._limits.answer_frame_s}
+        channel = slot.start(segment, self._start_message(slot.device) | patience)
         self._selector.register(channel, selectors.EVENT_READ, slot)
 
     def _next_start(self, slot: Slot) -> int:

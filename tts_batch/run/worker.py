@@ -26,6 +26,7 @@ from tts_batch.config import Format
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
+from tts_batch.run.answers import Answers
 from tts_batch.run.attempts import Active, is_device_broken
 from tts_batch.run.channel import Channel, Message
 from tts_batch.run.checks import CheckLimits, Examined, examine
@@ -38,7 +39,7 @@ from tts_batch.run.writer import ClipWriter, DiskFullError
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.05
-TIME_LIMIT_POLL_S = 0.1
+WATCH_POLL_S = 0.1
 PARENT_GONE, BROKEN = 70, 71  # exit statuses, for the log only
 
 
@@ -54,17 +55,18 @@ class Worker:
         self._limits = CheckLimits(**start["checks"])
         self._tails = Tails(wanted=self._limits.ref_correlation is not None)
         self._time_limit_s: float | None = start["row_time_limit"]
+        self._time_is_over = Failure("time_limit", f"It was not done after {self._time_limit_s or 0:g} s.")
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
         self._inbox: deque[Active] = deque()
         self._active: dict[str, Active] = {}  # pulled by the engine, or waiting for another attempt
         self._again: deque[Active] = deque()
+        self._answers = Answers(start["answer_s"], start["answer_frame_s"])
         self._no_more = self._stopping = False
         self._engine: Engine | None = None
         self._writer = ClipWriter(Path(start["out"]), Path(start["segment"]), self._report, self._give_up)
         threading.Thread(target=self._control, name="control", daemon=True).start()
-        if self._time_limit_s is not None:
-            threading.Thread(target=self._watch_time, name="time-limit", daemon=True).start()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def run(self, start: Message) -> None:
         """Make rows until the parent has no more."""
@@ -109,19 +111,35 @@ class Worker:
             if self._engine is not None:
                 self._engine.cancel(request_id)
 
-    def _watch_time(self) -> None:
-        assert self._time_limit_s is not None
+    def _watch(self) -> None:
         while True:
-            time.sleep(TIME_LIMIT_POLL_S)
-            begun_before = time.monotonic() - self._time_limit_s
+            time.sleep(WATCH_POLL_S)
             with self._arrived:
-                running = [active for active in self._active.values() if active not in self._again]
-                late = [active for active in running if active.began < begun_before and not active.overtime]
-                for active in late:
-                    active.overtime = True
-            for active in late:
+                ended = [*self._end_overtime(), *self._fail_lost()]
+            for active in ended:
                 if self._engine is not None:
                     self._engine.cancel(active.request.request_id)
+
+    def _end_overtime(self) -> list[Active]:
+        """Return the rows whose time is over now; the engine is to cancel them."""
+        if self._time_limit_s is None:
+            return []
+        begun_before = time.monotonic() - self._time_limit_s
+        running = [active for active in self._active.values() if active not in self._again]
+        late = [active for active in running if active.began < begun_before and not active.overtime]
+        for active in late:
+            active.overtime = True
+        return late
+
+    def _fail_lost(self) -> list[Active]:
+        """Fail the rows that the engine has lost. It may yet find them, so none is tried again here."""
+        limit_s = self._answers.limit_s
+        names = self._answers.take_lost(time.monotonic())
+        lost = [self._active.pop(name) for name in names if name in self._active]
+        for active in lost:
+            message = f"The engine gave no answer for it within {limit_s:g} s, and went on."
+            self._fail_unanswered(active, Failure("stalled", message))
+        return lost
 
     # worker → engine
 
@@ -132,6 +150,7 @@ class Worker:
         """
         while True:
             with self._arrived:
+                self._answers.ask(time.monotonic())
                 if not (self._again or self._inbox or self._active or self._no_more):
                     self._arrived.wait(IDLE_POLL_S)
                 active = self._next()
@@ -139,6 +158,8 @@ class Worker:
                     return
                 if active is not None:
                     active.begin_attempt()
+                    request = active.request
+                    self._answers.pull(request.request_id, request.max_frames, time.monotonic())
             yield None if active is None else active.request
 
     def _next(self) -> Active | None:
@@ -163,6 +184,12 @@ class Worker:
             if active is None or active in self._again:
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
+            self._answers.receive(result.request_id)
+        self._end_attempt(active, result)
+        with self._arrived:
+            self._answers.received(time.monotonic())
+
+    def _end_attempt(self, active: Active, result: SpeechResult) -> None:
         if is_device_broken(result):
             raise EngineError(f"its device is broken: {result.error}")
         examined = self._examine(active, result)
@@ -188,8 +215,9 @@ class Worker:
 
     def _examine(self, active: Active, result: SpeechResult) -> Examined:
         if active.overtime and result.finish_reason == "cancelled":
-            return Examined(Failure("time_limit", f"It was not done after {self._time_limit_s:g} s."))
-        tail = None if active.request.x_vector_only else self._tails.of(active.request.reference)
+            return Examined(self._time_is_over)
+        sounds = result.audio is not None and not active.request.x_vector_only
+        tail = self._tails.of(active.request.reference) if sounds else None
         return examine(result, active.request.max_frames, active.expected_s, self._limits, tail)
 
     def _encode(
@@ -209,9 +237,16 @@ class Worker:
 
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
-        for active in self._active.values():
-            active.note_failure(failure, None)
-            self._writer.put(row_outcome(active, None, Examined(failure), self._constants), active.kept)
+        with self._arrived:  # the watch may be failing one of them
+            for active in self._active.values():
+                self._fail_unanswered(active, failure)
+            self._active.clear()
+
+    def _fail_unanswered(self, active: Active, failure: Failure) -> None:
+        if active.overtime:
+            failure = self._time_is_over
+        active.note_failure(failure, None)
+        self._writer.put(row_outcome(active, None, Examined(failure), self._constants), active.kept)
 
     # writer → parent
 

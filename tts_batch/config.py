@@ -80,6 +80,12 @@ class JobConfig(BaseModel):
     non_streaming: bool | None = None
     x_vector_only: bool | None = Field(None, description="Default for rows without the column.")
 
+    # long texts
+    split_text: Annotated[int, Field(ge=20)] | None = Field(
+        None, description="Speak longer texts in pieces of at most so many characters, each a request of its own."
+    )
+    split_pause_s: Annotated[float, Field(ge=0, le=60)] = Field(0.3, description="Silence between two pieces.")
+
     # reading the table
     map: dict[str, str] = Field(default_factory=dict, description="Our column name -> the table's.")
     language: str | None = Field(None, description="Default for rows without one.")
@@ -92,6 +98,8 @@ class JobConfig(BaseModel):
 
     # writing
     format: Format = "wav"
+    trim: bool = Field(False, description="Take the silence off the edges of clips, and of the pieces of split texts.")
+    trim_margin_s: Annotated[float, Field(ge=0, le=60)] = Field(0.1, description="What --trim leaves of it.")
     save_codes: bool = False
     keep_failed_audio: bool = False
     allow_mixed: bool = False
@@ -104,11 +112,16 @@ class JobConfig(BaseModel):
 def build_config(options: Mapping[str, Any]) -> JobConfig:
     """The job that `options` describe. Whatever is wrong with them becomes one UsageError that names every key."""
     try:
-        return JobConfig.model_validate(dict(options))
+        config = JobConfig.model_validate(dict(options))
     except ValidationError as error:
         raise UsageError(" ".join(_sentence(detail) for detail in error.errors())) from None
+    for name, needs in _NEEDS.items():
+        if getattr(config, name) != JobConfig.model_fields[name].default and not getattr(config, needs):
+            raise UsageError(f"The option {name!r} changes nothing without {needs!r}: give both, or neither.")
+    return config
 
 
+_NEEDS = {"split_pause_s": "split_text", "trim_margin_s": "trim"}
 _HOW_TO_GIVE = {
     "data": "name one TABLE or more, files or globs (.parquet .arrow .csv .tsv .jsonl .txt), or 'data' in a recipe.",
     "out": "name the run folder with --out DIR, or 'out' in a recipe.",

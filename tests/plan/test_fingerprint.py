@@ -10,8 +10,10 @@ import pytest
 
 from tests.plan.support import Planner
 from tts_batch.config import JobConfig
+from tts_batch.engine.request import SamplingParams
 from tts_batch.model.tiny import build_tiny
-from tts_batch.plan.fingerprint import differing_keys, run_fingerprint
+from tts_batch.plan.fingerprint import RowFingerprints, differing_keys, run_fingerprint
+from tts_batch.records import Row
 
 ROW = {"id": "x", "text": "Hello.", "ref_audio": "ref.wav", "ref_text": "What it says.", "language": "en"}
 
@@ -41,6 +43,7 @@ def fingerprint(planner: Planner, row: dict[str, Any], **options: Any) -> str:
         ({}, {"engine": "package.module:factory"}),
         ({}, {"runner": "v2"}),
         ({}, {"model": "tiny-random"}),
+        ({}, {"trim": True}),
     ],
     ids=str,
 )
@@ -62,6 +65,33 @@ def test_what_changes_the_sound_changes_the_fingerprint(
 )
 def test_what_does_not_keeps_it(planner: Planner, change: dict[str, Any], options: dict[str, Any]) -> None:
     assert fingerprint(planner, {**ROW, **change}, **options) == fingerprint(planner, ROW)
+
+
+LONG = {**ROW, "text": "A sentence of some length stands here. " * 3}
+
+
+def test_splitting_and_trimming_count_where_they_are_done(planner: Planner) -> None:
+    long = fingerprint(planner, LONG)
+    assert fingerprint(planner, LONG, split_text=200) == long  # it fits
+    assert fingerprint(planner, ROW, split_text=50) == fingerprint(planner, ROW)
+    split = fingerprint(planner, LONG, split_text=50)
+    assert split != long
+    assert fingerprint(planner, LONG, split_text=60) == split  # the same pieces
+    assert fingerprint(planner, LONG, split_text=90) != split
+    assert fingerprint(planner, LONG, split_text=50, split_pause_s=0.5) != split
+    assert fingerprint(planner, ROW, trim=True, trim_margin_s=0.2) != fingerprint(planner, ROW, trim=True)
+
+
+def test_without_them_a_run_is_what_it_was_before_there_were_any(planner: Planner) -> None:
+    """Folders of earlier versions go on: the fingerprint was taken with the last version without these settings."""
+    config = planner.config(ROW, seed=3)
+    row = Row(0, "x", "t:1", text="Hello. " * 40, task="custom_voice", speaker="ryan")
+    common = {"voice_key": None, "non_streaming": True, "max_frames": 200, "seed": 5}
+    assert RowFingerprints(config, "weights", SamplingParams()).of(row, **common) == "33fae9374dd40ef6990dcfce6d047183"
+    plain = planner.plan(ROW).settings
+    assert not {"split_text", "split_pause_s", "trim", "trim_margin_s"} & plain.keys()
+    assert differing_keys(plain, planner.plan(split_text=100).settings) == ["split_pause_s", "split_text"]
+    assert differing_keys(plain, planner.plan(trim=True).settings) == ["trim", "trim_margin_s"]
 
 
 def test_the_voice_counts_by_its_content(planner: Planner) -> None:

@@ -56,7 +56,7 @@ def test_budgets_by_text_row_and_run(planner: Planner) -> None:
     long_text = "This is a rather long sentence, " * 20
     by_text = planner.rows(PRESET, {**PRESET, "text": long_text}, {**PRESET, "max_frames": 7})
     assert by_text[0].max_frames == 192
-    assert by_text[1].max_frames == 12 * by_text[1].num_text_tokens > 192
+    assert by_text[1].max_frames == 12 * by_text[1].pieces[0].num_text_tokens > 192
     assert by_text[2].max_frames == 7
     by_run = planner.rows(PRESET, {**PRESET, "max_frames": 7}, max_frames=3600)
     assert [item.max_frames for item in by_run] == [3600, 7]  # b05: what the user says, no hidden cap
@@ -67,6 +67,30 @@ def test_text_beyond_what_a_clip_can_hold(planner: Planner) -> None:
     assert reasons(planned) == ["text_too_long", "bad_row"]
     failure = planned[0].row.failure
     assert failure is not None and "8191 frames (655 s)" in failure.message
+
+
+def test_b06_a_long_text_has_a_budget_for_each_piece(planner: Planner) -> None:
+    long = {**PRESET, "text": "A sentence of some length stands here, and another follows. " * 400}
+    (refused,) = planner.rows(long)
+    assert refused.row.failure is not None and "--split-text" in refused.row.failure.message
+    planned, short, given = planner.rows(long, PRESET, {**long, "max_frames": 300}, split_text=130)
+    assert len(planned.pieces) == 200
+    assert {piece.text for piece in planned.pieces} == {(long["text"][:120]).strip()}
+    assert all(192 <= piece.max_frames < 1_000 for piece in planned.pieces)
+    assert planned.max_frames == sum(piece.max_frames for piece in planned.pieces)
+    assert planned.expected_frames == 200 * planned.pieces[0].expected_frames
+    assert planned.row.text == long["text"]
+    assert [piece.text for piece in short.pieces] == [PRESET["text"]]
+    assert {piece.max_frames for piece in given.pieces} == {300}
+    plan = planner.plan(split_text=130)
+    assert plan.to_dict()["models"][0]["pieces"] == 401
+    assert plan.groups[0].cache_bytes_per_row < planner.plan(PRESET).groups[0].cache_bytes_per_row * 4
+
+
+def test_pieces_of_a_designed_voice_are_remarked(planner: Planner) -> None:
+    design = {"text": "A sentence of some length stands here. " * 3, "instruct": "An old man."}
+    assert not planner.plan(design).notes
+    assert any("may be another" in note for note in planner.plan(design, split_text=50).notes)
 
 
 def test_a_budget_that_no_row_can_have_is_a_usage_error(planner: Planner) -> None:

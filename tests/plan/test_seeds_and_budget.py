@@ -37,6 +37,14 @@ def test_an_explicit_seed_is_the_first_attempts() -> None:
     assert derive_seed(0, "a", explicit=42, attempt=1) == derive_seed(9, "a", explicit=42, attempt=1)
 
 
+def test_the_first_piece_has_the_row_s_seed_and_each_other_its_own() -> None:
+    assert derive_seed(0, "a", piece=0) == derive_seed(0, "a")
+    seeds = {derive_seed(0, "a", attempt=attempt, piece=piece) for attempt in (0, 1) for piece in range(5)}
+    assert len(seeds) == 10
+    assert derive_seed(0, "a", explicit=42, piece=0) == 42
+    assert derive_seed(0, "a", explicit=42, piece=1) == derive_seed(9, "a", explicit=42, piece=1) != 42
+
+
 def test_the_seeds_of_a_release_never_change() -> None:
     assert derive_seed(0, "row-1") == 7785222479466500658
     assert derive_seed(7, "row-1", take=1, attempt=2) == 8610671073026279538

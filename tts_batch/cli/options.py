@@ -135,6 +135,8 @@ _JOB_OPTIONS = (
     _option(TABLE, "--language", metavar="NAME", help="For rows without one."),
     _option(TABLE, "--speaker", metavar="NAME", help="For rows without one."),
     _option(TABLE, "--instruct", metavar="TEXT", help="For rows without one."),
+    _option(TABLE, "--split-text", type=int, metavar="N", help="Speak longer texts in pieces of N characters at most."),
+    _option(TABLE, "--split-pause-s", type=float, metavar="S", help="Silence between two pieces. Default: 0.3 s."),
     _option(TABLE, "--limit", type=int, metavar="N", help="Only the first N rows."),
     _flag(TABLE, "--strict", help="Unknown columns are errors."),
     _option(TABLE, "--audio-root", metavar="DIR", help="The only folder that ref_audio paths may name."),
@@ -146,6 +148,8 @@ _JOB_OPTIONS = (
         type=_choice("wav", "wav24", "wavf32", "flac", "mp3", "opus"),
         help="Audio format: wav of 16 bits (default), 24 bits or floats, flac, mp3, Ogg Opus.",
     ),
+    _flag(OUTPUT, "--trim", help="Take silence off the edges of clips."),
+    _option(OUTPUT, "--trim-margin-s", type=float, metavar="S", help="What --trim leaves of it. Default: 0.1 s."),
     _option(
         OUTPUT,
         "--check",

@@ -53,8 +53,9 @@ def _describe(made: Plan) -> Iterator[str]:
 
 
 def _describe_group(group: GroupTotals) -> Iterator[str]:
+    pieces = f" in {group.num_pieces} pieces" if group.num_pieces > group.num_rows else ""
     yield (
-        f"  {group.model.name} ({group.model.task}): {group.num_rows} rows, "
+        f"  {group.model.name} ({group.model.task}): {group.num_rows} rows{pieces}, "
         f"about {group.expected_audio_s / 3600:.3g} h of speech, at most {group.budget_audio_s / 3600:.3g} h by their "
         "budgets"
     )

@@ -31,9 +31,11 @@ def remark_settings(config: JobConfig, notes: Notes) -> None:
             )
 
 
-def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
+def remark_row(row: Row, group: ModelGroup, reference_s: float | None, num_pieces: int, notes: Notes) -> None:
     """Remark on a row that will run. `reference_s` is the length of its reference, where known."""
     model = group.checkpoint.config
+    if num_pieces > 1 and group.task == "voice_design":
+        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may be another", row.source)
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
     if reference_s is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,9 @@ _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
 _MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
 _MODEL = ("model", "model_revision")  # it counts by its weights, wherever it lies
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
+
+# Settings of what a run may do or leave: they count where it does it, so that other runs are what they always were.
+_OPTIONAL = {"split_text": ("split_text", "split_pause_s"), "trim": ("trim", "trim_margin_s")}
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
@@ -56,7 +59,8 @@ def run_settings(config: JobConfig, weights: Mapping[str, str]) -> dict[str, Any
 
     `weights` gives the identity of the model of each task that the run uses.
     """
-    settings = config.model_dump(mode="json", exclude=_SILENT_SETTINGS)
+    unused = {name for option, names in _OPTIONAL.items() if not getattr(config, option) for name in names}
+    settings = config.model_dump(mode="json", exclude=_SILENT_SETTINGS | unused)
     return {**settings, **{f"weights_{task}": identity for task, identity in weights.items()}, "semantics": SEMANTICS}
 
 
@@ -77,11 +81,28 @@ class RowFingerprints:
         self._common = blake2b(digest_size=16)
         common = (SEMANTICS, weights, config.engine, config.runner, config.dtype, asdict(sampling))
         self._common.update(json.dumps(common, sort_keys=True).encode())
+        if config.trim:
+            self._common.update(f"trim {config.trim_margin_s}".encode())
+        self._pause_s = config.split_pause_s
 
-    def of(self, row: Row, *, voice_key: str | None, non_streaming: bool, max_frames: int, seed: int) -> str:
-        """Return the hash of everything that makes the row's sound; its id and labels are not among that."""
+    def of(
+        self,
+        row: Row,
+        *,
+        voice_key: str | None,
+        non_streaming: bool,
+        max_frames: int,
+        seed: int,
+        pieces: Iterable[tuple[str, int]] = (),
+    ) -> str:
+        """Return the hash of everything that makes the row's sound; its id and labels are not among that.
+
+        `pieces`: text and budget of each, where the text is split.
+        """
         ref_text = None if row.x_vector_only else row.ref_text
         sound = (row.task, row.text, row.language, row.speaker, row.instruct, voice_key, ref_text)
         digest = self._common.copy()
         digest.update(json.dumps((*sound, row.x_vector_only, non_streaming, max_frames, seed)).encode())
+        if pieces := list(pieces):
+            digest.update(json.dumps((pieces, self._pause_s)).encode())
         return digest.hexdigest()

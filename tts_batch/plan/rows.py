@@ -14,11 +14,23 @@ from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
 from tts_batch.plan.checks import remark_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
+from tts_batch.plan.split import split_text
 from tts_batch.plan.takes import input_id, looks_like_a_take, take_id
 from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
 TEMPLATE_POSITIONS = 32  # the prompt's own, beside its texts and its reference
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one request says: a whole text, or a part of one that is split."""
+
+    text: str
+    max_frames: int
+    expected_frames: int
+    num_text_tokens: int
+    prompt_positions: int  # of all texts, the reference and the template
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +40,22 @@ class CheckedRow:
     row: Row
     model_group: ModelGroup | None = None
     reference_key: str | None = None  # the content key of its reference
-    max_frames: int = 0
-    expected_frames: int = 0
-    num_text_tokens: int = 0
-    prompt_positions: int = 0  # of all texts, the reference and the template
+    pieces: tuple[Piece, ...] = ()  # of its text, in order; most often one
     take: int = 0  # of --takes, from 0
+
+    @property
+    def max_frames(self) -> int:
+        """Of all pieces together."""
+        return sum(piece.max_frames for piece in self.pieces)
+
+    @property
+    def expected_frames(self) -> int:
+        """Of all pieces together."""
+        return sum(piece.expected_frames for piece in self.pieces)
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.pieces) > 1
 
     @property
     def input_id(self) -> str:
@@ -97,12 +120,19 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Ch
     if row.ref_audio is not None:
         reference_s = probe_reference(row.ref_audio)
         reference_key = content_key(row.ref_audio)
-    num_text_tokens = group.tokenizer.count(row.text)
-    prompt = num_text_tokens + TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
-    prompt += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
+    other_positions = TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
+    other_positions += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
+    texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
+    pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
+    remark_row(row, group, reference_s, len(pieces), notes)
+    return CheckedRow(row, group, reference_key, pieces)
+
+
+def _piece(text: str, row: Row, config: JobConfig, group: ModelGroup, other_positions: int) -> Piece:
+    num_text_tokens = group.tokenizer.count(text)
+    prompt = num_text_tokens + other_positions
     max_frames, expected = _frames(row, config, group, num_text_tokens, prompt)
-    remark_row(row, group, reference_s, notes)
-    return CheckedRow(row, group, reference_key, max_frames, min(expected, max_frames), num_text_tokens, prompt)
+    return Piece(text, max_frames, min(expected, max_frames), num_text_tokens, prompt)
 
 
 def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, prompt: int) -> tuple[int, int]:
@@ -112,7 +142,8 @@ def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int
         raise RowError(
             "text_too_long",
             f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
-            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it.",
+            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
+            "or have it split with --split-text.",
         )
     max_frames = row.max_frames or config.max_frames or budget.max_frames
     if prompt + max_frames > group.max_positions:
@@ -136,10 +167,7 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
         row=row,
         model_group=group,
         reference_key=checked.reference_key,
-        max_frames=checked.max_frames,
-        expected_frames=checked.expected_frames,
-        num_text_tokens=checked.num_text_tokens,
-        prompt_positions=checked.prompt_positions,
+        pieces=checked.pieces,
         take=checked.take,
         seed=seed,
         fingerprint=group.fingerprints.of(
@@ -148,5 +176,6 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
             non_streaming=non_streaming,
             max_frames=checked.max_frames,
             seed=seed,
+            pieces=[(piece.text, piece.max_frames) for piece in checked.pieces] if checked.is_split else (),
         ),
     )

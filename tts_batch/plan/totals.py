@@ -21,6 +21,7 @@ class GroupTotals:
     model: ModelGroup
     num_rows: int = 0
     num_mine: int = 0  # of them, in the run's own shard
+    num_pieces: int = 0  # of their texts: as many as rows, or more with --split-text
     expected_frames: int = 0
     budget_frames: int = 0
     prompt_positions: int = 0
@@ -29,9 +30,10 @@ class GroupTotals:
         """Count a row of the group; `mine`: it belongs to the run's shard."""
         self.num_rows += 1
         self.num_mine += mine
+        self.num_pieces += len(checked.pieces)
         self.expected_frames += checked.expected_frames
         self.budget_frames += checked.max_frames
-        self.prompt_positions += checked.prompt_positions
+        self.prompt_positions += sum(piece.prompt_positions for piece in checked.pieces)
 
     @property
     def expected_audio_s(self) -> float:
@@ -58,8 +60,8 @@ class GroupTotals:
 
     @property
     def cache_bytes_per_row(self) -> int:
-        """Of a row of the usual length, on the GPU that makes it."""
-        return cache_bytes(self.model.checkpoint, (self.prompt_positions + self.expected_frames) / self.num_rows)
+        """Of a row, or a piece, of the usual length, on the GPU that makes it."""
+        return cache_bytes(self.model.checkpoint, (self.prompt_positions + self.expected_frames) / self.num_pieces)
 
     def to_dict(self) -> dict[str, Any]:
         """The totals as JSON takes them."""
@@ -69,6 +71,7 @@ class GroupTotals:
             "revision": checkpoint.revision,
             "task": self.model.task,
             "rows": self.num_rows,
+            "pieces": self.num_pieces,
             "expected_audio_hours": self.expected_audio_s / 3600,
             "budget_frames": self.budget_frames,
             "weights_bytes": self.weights_bytes,
@@ -109,8 +112,8 @@ class Plan:
 
     @property
     def expected_end_token_failures(self) -> float:
-        """Rows that will probably use up their budget at the first attempt."""
-        return self.num_planned * END_TOKEN_FAILURE_RATE
+        """Rows, or pieces, that will probably use up their budget at the first attempt."""
+        return sum(group.num_pieces for group in self.groups) * END_TOKEN_FAILURE_RATE
 
     @property
     def fingerprint(self) -> str:

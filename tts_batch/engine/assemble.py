@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tts_batch.engine import chunked
 from tts_batch.engine.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav_graphs import MAX_FRAMES, Code2WavGraphs
+from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.generation import Stages
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.loops import LoopLimits
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
 from tts_batch.engine.runner_v1 import LockstepRunner
 from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
+from tts_batch.model.speech_tokenizer import pieces
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -40,14 +45,15 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     if platform.split_device is not None:
         _move_decoder(model, platform.split_device)  # before anything looks how much memory is free
     loop_limits = LoopLimits(profile.repeated_frames, profile.few_codes_frames)
+    meter = Meter()
     runner: Runner
     if platform.runner == "v2":
-        runner = ContinuousRunner(model, _settings(model, profile, config, loop_limits))
+        runner = ContinuousRunner(model, _settings(model, profile, config, loop_limits), meter)
         with kernels_allowed(not config.eager):
             runner.warm_up()
     else:
-        runner = LockstepRunner(model, profile.max_num_seqs, loop_limits)
-    pool = _decode_pool(model, platform, profile)
+        runner = LockstepRunner(model, profile.max_num_seqs, loop_limits, meter)
+    pool = _decode_pool(model, platform, profile, config, meter)
     if device.type == "cuda":
         with kernels_allowed(not config.eager):
             pool.warm_up(device)
@@ -58,6 +64,7 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
         code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else Code2Wav(pool),
         stall_timeout_s=_stall_timeout_s(device, config),
         kernels=not config.eager,
+        meter=meter,
     )
 
 
@@ -96,11 +103,40 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
     return config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1)
 
 
-def _decode_pool(model: Qwen3TTS, platform: Platform, profile: Profile) -> DecodePool:
+def _decode_pool(
+    model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, meter: Meter
+) -> DecodePool:
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
     decode, conv_context = _decoder(model.speech_tokenizer.decoder, platform, profile)
+    graphs = None
+    if profile.codec_graphs and config.cuda_graph and not config.eager and isinstance(decode, FastCodecDecoder):
+        graphs = _code2wav_graphs(decode, platform.code2wav_device, limits, conv_context, config, meter)
     own_stream = profile.codec_stream or platform.split_device is not None
-    return DecodePool(decode, platform.code2wav_device, limits, conv_context, own_stream)
+    return DecodePool(decode, platform.code2wav_device, limits, conv_context, own_stream, graphs, meter)
+
+
+def _code2wav_graphs(
+    decode: FastCodecDecoder,
+    device: torch.device,
+    limits: PoolLimits,
+    conv_context: int | None,
+    config: EngineConfig,
+    meter: Meter,
+) -> Code2WavGraphs:
+    """Graphs for the pieces that the mode makes."""
+    if config.code2wav_mode == "chunked":
+        longest, most_wanted = chunked.CONTEXT_FRAMES + chunked.CHUNK_FRAMES, chunked.CHUNK_FRAMES
+    else:
+        longest, most_wanted = pieces.CONTEXT_FRAMES + pieces.PIECE_FRAMES, pieces.PIECE_FRAMES
+    return Code2WavGraphs(
+        decode,
+        CudaGraphs(device.type == "cuda", "Code2Wav", meter.graphs["code2wav"], device),
+        device,
+        longest,
+        longest if conv_context is None else min(longest, most_wanted + conv_context),
+        min(limits.max_frames, MAX_FRAMES),
+        limits.max_pieces,
+    )
 
 
 def _move_decoder(model: Qwen3TTS, device: torch.device) -> None:

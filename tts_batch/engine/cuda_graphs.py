@@ -33,8 +33,15 @@ class CudaGraphs:
     `counts` says how each run went: "hit"; "miss[BUCKET]": there was no graph for it; "eager": disabled.
     """
 
-    def __init__(self, enabled: bool, owner: str = "", counts: Counter[str] | None = None) -> None:
+    def __init__(
+        self,
+        enabled: bool,
+        owner: str = "",
+        counts: Counter[str] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.enabled = enabled
+        self.device = device  # None: the current one
         self.owner = owner  # whose they are, for the log
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -46,17 +53,22 @@ class CudaGraphs:
     def capture(self, key: Hashable, run: Callable[[], object]) -> None:
         """Capture `run` under a key. It reads and writes static tensors only; capture the largest bucket first."""
         started_s = time.monotonic()
+        with torch.cuda.device(self.device):
+            self._graphs[key] = self._captured(run)
+        logger.debug("captured %s %s in %.2f s", self.owner, key, time.monotonic() - started_s)
+
+    def _captured(self, run: Callable[[], object]) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()  # compiles kernels and lets libraries allocate outside the capture
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of the process may go on using the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # Other threads of the process may go on using the device meanwhile. Torch's own stream for captures is of the
+        # device that captured first.
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             run()
-        self._graphs[key] = graph
-        logger.debug("captured %s %s in %.2f s", self.owner, key, time.monotonic() - started_s)
+        return graph
 
     def run(self, key: Hashable, run: Callable[[], object]) -> None:
         """Replay the graph of a key, capturing it first if it is new; or call `run` where graphs are off."""

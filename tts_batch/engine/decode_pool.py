@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from tts_batch.engine.code2wav_graphs import Code2WavGraphs
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 
 Decode = Callable[..., Tensor]
@@ -28,7 +30,7 @@ Where `conv_context` is given, it also takes the first frame wanted of each row,
 Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
 
-MAX_BATCHES_IN_FLIGHT = 2
+MIN_BATCHES_IN_FLIGHT = 2  # and more while they have fewer frames than one may have
 
 
 class HostCopy:
@@ -78,6 +80,7 @@ class _Batch:
 
     pieces: Sequence[Piece]
     audio: HostCopy
+    num_frames: int  # padding included
     kept: Sequence[Tensor] = ()
 
 
@@ -100,22 +103,32 @@ class DecodePool:
         limits: PoolLimits,
         conv_context: int | None = None,
         own_stream: bool = True,
+        graphs: Code2WavGraphs | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """A pool on the decoder's device. What comes from another one needs a stream of the decoder's own.
 
-        With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only.
+        With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only. With
+        `graphs`, which are of the same decoder, batches are of their sizes.
         """
         self._decode = decode
         self._device = torch.device(device)
         self._limits = limits
         self._conv_context = conv_context
+        self._graphs = graphs
+        self._meter = meter or Meter()
         self._pieces: list[Piece] = []
         self._batches: list[_Batch] = []
         self._stream = torch.cuda.Stream(self._device) if own_stream and self._device.type == "cuda" else None
 
     @torch.inference_mode()
     def warm_up(self, source: torch.device, frames: int = 40) -> None:
-        """Decode something from the device `source` once: compiles every kernel, opens the way between two devices."""
+        """Capture the graphs, and decode something from the device `source` once.
+
+        That compiles every kernel and opens the way between two devices.
+        """
+        if self._graphs is not None:
+            self._graphs.capture()
         codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int16, device=source)
         self._start([self._piece("", codes, frames, lambda audio: None)])
         if self._stream is not None:
@@ -147,14 +160,22 @@ class DecodePool:
 
     def _start_batches(self, drain: bool) -> None:
         limits = self._limits
-        while self._pieces and len(self._batches) < MAX_BATCHES_IN_FLIGHT:
+        while self._pieces and self._may_start:
             self._pieces.sort(key=lambda piece: -piece.num_frames)
             size = min(limits.max_pieces, max(1, limits.max_frames // self._pieces[0].num_frames))
             oldest_s = min(piece.added_at_s for piece in self._pieces)
             if len(self._pieces) < size and not drain and time.monotonic() - oldest_s < limits.max_wait_s:
                 return
+            if self._graphs is not None:
+                size = self._graphs.batch_size([piece.num_frames for piece in self._pieces[:size]])
             pieces, self._pieces = self._pieces[:size], self._pieces[size:]
             self._start(pieces)
+
+    @property
+    def _may_start(self) -> bool:
+        if len(self._batches) < MIN_BATCHES_IN_FLIGHT:
+            return True
+        return sum(batch.num_frames for batch in self._batches) < self._limits.max_frames
 
     def _start(self, pieces: Sequence[Piece]) -> None:
         """Queue a batch, in halves when it does not fit in memory."""
@@ -174,21 +195,36 @@ class DecodePool:
         # On the decoder's stream it would have the talker wait for the batches before this one.
         packed = torch.cat([piece.codes for piece in pieces]).to(self._device, non_blocking=True)
         if self._stream is None:
-            return _Batch(pieces, HostCopy(self._decode_pieces(pieces, _pad(packed, pieces))))
+            return self._decode_batch(pieces, packed)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
+            return self._decode_batch(pieces, packed)
+
+    def _decode_batch(self, pieces: Sequence[Piece], packed: Tensor) -> _Batch:
+        """Decode the codes of all pieces [frames of all, 16] on the current stream."""
+        with self._meter.on_device("code2wav", self._device):
             codes = _pad(packed, pieces)
             audio = self._decode_pieces(pieces, codes)
-            return _Batch(pieces, HostCopy(audio), kept=(packed, codes, audio))
+        num_frames = audio.numel() // SAMPLES_PER_FRAME
+        self._meter.counts["code2wav_frames"] += sum(piece.wanted for piece in pieces)
+        self._meter.counts["decoded_frames"] += num_frames
+        return _Batch(pieces, HostCopy(audio), num_frames, kept=(packed, codes, audio))
 
     def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor) -> Tensor:
         """Audio [batch, samples], each row beginning after what its piece skips."""
+        num_frames = max(piece.num_frames for piece in pieces)
+        if self._graphs is not None:
+            return self._graphs.decode(codes, self._first_frames(pieces), num_frames)
+        self._meter.graphs["code2wav"]["eager"] += 1
         if self._conv_context is None:
             return self._decode(codes).float()
+        return self._decode(codes, self._first_frames(pieces), num_frames)
+
+    def _first_frames(self, pieces: Sequence[Piece]) -> Tensor:
         first = torch.tensor([piece.skip for piece in pieces])
-        if codes.is_cuda:
-            first = first.pin_memory().to(codes.device, non_blocking=True)
-        return self._decode(codes, first, max(piece.num_frames for piece in pieces))
+        if self._device.type != "cuda":
+            return first
+        return first.pin_memory().to(self._device, non_blocking=True)
 
     def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
         skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)

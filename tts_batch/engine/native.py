@@ -13,6 +13,7 @@ from tts_batch.engine.assemble import assemble
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
+from tts_batch.engine.meter import Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
@@ -108,6 +109,12 @@ class NativeEngine:
         generation = self._generation
         if generation is not None:
             generation.cancel(request_id)
+
+    def read_meter(self) -> Reading:
+        """Where the time went since the engine was opened. Not while it generates; raises EngineError once closed."""
+        if self._stages is None:
+            raise EngineError(f"this engine is closed: {self._closed_because}.")
+        return self._stages.meter.read()
 
     def close(self) -> None:
         """Stop computing and give the memory back. What was not returned stays pending."""

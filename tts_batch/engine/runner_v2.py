@@ -93,9 +93,8 @@ class ContinuousRunner:
             config.head_dim, dtype=dtype, device=self._device,
         )  # fmt: skip
         self._loop = FrameLoop(self._weights, self._state, kv_pages, config.codec_eos_token_id, settings.loop_limits)
-        self._graphs = CudaGraphs(
-            settings.cuda_graph and self._device.type == "cuda", "frame loop", self._meter.graphs["frame_loop"]
-        )
+        on_graphs = settings.cuda_graph and self._device.type == "cuda"
+        self._graphs = CudaGraphs(on_graphs, "frame loop", self._meter.graphs["frame_loop"], self._device)
         self._buckets = row_buckets(settings.max_num_seqs)
         self._bucket_slots = {
             b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets

@@ -1,0 +1,105 @@
+"""The codec's decoder in CUDA graphs, one for each number of pieces and of frames: a launch costs next to nothing.
+
+Without them the host launches some two hundred kernels a batch, while the talker's next frames wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for
+from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
+
+logger = logging.getLogger(__name__)
+
+PIECES = (1, 2, 4, 8, 16, 32, 64)
+FRAMES = (16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256, 325)
+MAX_FRAMES = 1_300  # of a batch, padding included: an H200 decodes 800 frames as fast, each, as it does 5,000
+LAUNCH_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200: benchmarks/log.md
+
+
+class Code2WavGraphs:
+    """Decodes batches by replaying. Without CUDA graphs it computes the same, on the same static tensors."""
+
+    def __init__(
+        self,
+        decode: Callable[[Tensor, Tensor, int], Tensor],
+        graphs: CudaGraphs,
+        device: torch.device | str,
+        longest: int,
+        most_frames: int,
+        max_frames: int = MAX_FRAMES,
+        max_pieces: int = PIECES[-1],
+    ) -> None:
+        """
+        Args:
+            decode: codes int64 [pieces, 16, frames], the first frame wanted of each, int64 [pieces], and how many from
+                there -> audio float32 [pieces, samples].
+            longest: frames of the longest piece, context included.
+            most_frames: frames wanted of a piece, at most.
+            max_frames: of a batch, padding included; one piece may have more.
+            max_pieces: of a batch.
+        """
+        self._decode = decode
+        self._graphs = graphs
+        self._frames = FRAMES[: FRAMES.index(bucket_for(most_frames, FRAMES)) + 1]
+        self._pieces = {
+            frames: [n for n in PIECES if n == 1 or (n <= max_pieces and n * frames <= max_frames)]
+            for frames in self._frames
+        }
+        rows = max(self._pieces[self._frames[0]])
+        samples = SAMPLES_PER_FRAME * max(frames * pieces[-1] for frames, pieces in self._pieces.items())
+        self._codes = torch.zeros(rows, NUM_CODEBOOKS, longest, dtype=torch.int64, device=device)
+        self._first = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._audio = torch.zeros(samples, dtype=torch.float32, device=device)
+
+    @property
+    def buckets(self) -> list[tuple[int, int]]:
+        """Every (pieces, frames) there is to be a graph for, the largest first."""
+        every = [(pieces, frames) for frames in self._frames for pieces in self._pieces[frames]]
+        return sorted(every, key=lambda bucket: -bucket[0] * bucket[1])
+
+    def capture(self) -> None:
+        """Capture all graphs. A bucket that cannot be captured is counted and said; its batches run eagerly."""
+        for bucket in self.buckets if self._graphs.enabled else ():
+            try:
+                self._graphs.capture(bucket, partial(self._decode_static, *bucket))
+            except RuntimeError as error:  # out of memory, above all
+                self._graphs.counts[f"failed[{bucket}]"] += 1
+                logger.warning("Code2Wav: no CUDA graph for %s: %s: %s", bucket, type(error).__name__, error)
+
+    def batch_size(self, frames: Sequence[int]) -> int:
+        """How many of the waiting pieces to decode together, by the frames wanted of each, the most first.
+
+        As many as cost least for each frame that is wanted: padding and the launch are what costs more.
+        """
+        bucket = bucket_for(frames[0], self._frames)
+        sizes = [n for n in self._pieces[bucket] if n <= len(frames) and (n, bucket) in self._graphs]
+        return min(sizes, key=lambda n: (LAUNCH_FRAMES + n * bucket) / sum(frames[:n]), default=1)
+
+    def decode(self, codes: Tensor, first: Tensor, num_frames: int) -> Tensor:
+        """As the decoder does, but for more samples than asked for at the end of each row.
+
+        The audio is overwritten by the next call: copy it on the stream that called.
+        """
+        pieces, length = len(codes), codes.shape[2]
+        bucket = pieces, bucket_for(num_frames, self._frames)
+        if bucket not in self._graphs:
+            self._graphs.count_miss(bucket)
+            return self._decode(codes, first, num_frames)
+        # What earlier batches left behind a row's end is as good as any other padding.
+        self._codes[:pieces, :, :length] = codes
+        self._first[:pieces] = first
+        self._graphs.run(bucket, partial(self._decode_static, *bucket))
+        return self._audio_of(*bucket)
+
+    def _decode_static(self, pieces: int, frames: int) -> None:
+        self._audio_of(pieces, frames).copy_(self._decode(self._codes[:pieces], self._first[:pieces], frames))
+
+    def _audio_of(self, pieces: int, frames: int) -> Tensor:
+        return self._audio[: pieces * frames * SAMPLES_PER_FRAME].view(pieces, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,6 +71,32 @@ def test_an_ok_row_needs_its_clip_with_its_size(tmp_path: Path) -> None:
     write_clip(tmp_path, "b", size=3)
     index = JournalIndex(tmp_path)
     assert [index.standing(planned(row_id, "f")) for row_id in "abcd"] == ["ok", "todo", "todo", "failed"]
+
+
+def test_saved_codes_count_as_the_clip_does(tmp_path: Path) -> None:
+    writer = SegmentWriter(segment_path(tmp_path / "journal", "w0", 1, 1))
+    writer.append(
+        replace(outcome(row_id, "f", "ok"), codes=clip_path(row_id, ".npy"), codes_bytes=9) for row_id in "abc"
+    )
+    writer.close()
+    for row_id in "abc":
+        write_clip(tmp_path, row_id)
+    for row_id, size in [("a", 9), ("b", 8)]:
+        (tmp_path / clip_path(row_id, ".npy")).write_bytes(b"x" * size)
+    index = JournalIndex(tmp_path)
+    assert [index.standing(planned(row_id, "f")) for row_id in "abc"] == ["ok", "todo", "todo"]
+
+
+def test_a_line_of_before_codes_were_counted_still_holds(tmp_path: Path) -> None:
+    segment = segment_path(tmp_path / "journal", "w0", 1, 1)
+    segment.parent.mkdir(parents=True)
+    line = outcome("a", "f", "ok").to_line()
+    segment.write_bytes(line.replace(b'"codes_bytes":0,', b"").replace(b'"codes_digest":null,', b""))
+    assert segment.read_bytes() != line
+    write_clip(tmp_path, "a")
+    index = JournalIndex(tmp_path)
+    assert index.standing(planned("a", "f")) == "ok"
+    assert index.last_line("a") == outcome("a", "f", "ok")
 
 
 def test_a_mixed_folder_keeps_rows_whose_input_is_the_same(tmp_path: Path) -> None:

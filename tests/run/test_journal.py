@@ -31,6 +31,7 @@ outcomes = st.builds(
     reason=st.none(),
     message=st.none() | st.text(st.characters(), max_size=30),
     audio_bytes=st.integers(0, 2**40),
+    codes_bytes=st.integers(0, 2**31),
     duration_s=st.none() | st.floats(0, 1e6),
     seed=st.integers(0, 2**63 - 1),
     attempt_seeds=st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
@@ -64,6 +65,7 @@ def test_heads_say_the_same_as_whole_lines(written: list[Outcome]) -> None:
                 outcome.input_digest,
                 outcome.status,
                 outcome.audio_bytes,
+                outcome.codes_bytes,
                 outcome.duration_s or 0.0,
                 Path(outcome.audio).suffix if outcome.audio else "",
             )

@@ -37,6 +37,9 @@ def test_each_kind_of_damage_is_found(tmp_path: Path, fake: Fake, capsys: pytest
     soundfile.write(out / clip_path("row-3"), np.zeros(100), 24_000)
     (out / clip_path("row-4", ".npy")).unlink()
     np.save(out / clip_path("row-5", ".npy"), np.zeros((1, 16), np.int16))
+    codes = bytearray((out / clip_path("row-6", ".npy")).read_bytes())
+    codes[-1] ^= 1
+    (out / clip_path("row-6", ".npy")).write_bytes(codes)
     (out / "ab").mkdir(exist_ok=True)
     (out / "ab" / "stray.wav").write_bytes(b"whose?")
     found = {(finding.kind, finding.row_id) for finding in verify_run(out)}
@@ -48,7 +51,9 @@ def test_each_kind_of_damage_is_found(tmp_path: Path, fake: Fake, capsys: pytest
         ("changed", "row-3"),
         ("wrong length", "row-3"),
         ("missing", "row-4"),
+        ("changed", "row-5"),
         ("wrong length", "row-5"),
+        ("changed", "row-6"),
         ("orphan", None),
     }
     capsys.readouterr()
@@ -58,8 +63,19 @@ def test_each_kind_of_damage_is_found(tmp_path: Path, fake: Fake, capsys: pytest
     assert "2 missing" in captured.err
     (out / clip_path("row-2")).unlink()
     (out / "ab" / "stray.wav").unlink()
-    assert run_job(config).made == 4  # rows 0 to 3
-    assert {finding.row_id for finding in verify_run(out)} == {"row-4", "row-5"}
+    (out / clip_path("row-6", ".npy")).unlink()
+    assert run_job(config).made == 7
+    assert list(verify_run(out)) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
+def test_codes_that_are_no_codes_are_unreadable(tmp_path: Path, fake: Fake, content: bytes) -> None:
+    config = make_config(tmp_path, 1, save_codes=True)
+    run_job(config)
+    (config.out / clip_path("row-0", ".npy")).write_bytes(content)
+    assert {finding.kind for finding in verify_run(config.out)} == {"changed", "unreadable"}
+    assert run_job(config).made == 1
+    assert list(verify_run(config.out)) == []
 
 
 def test_what_no_run_wrote_is_refused(tmp_path: Path, fake: Fake) -> None:

@@ -16,8 +16,8 @@ from tts_batch.errors import ExitStatus
 def verify(out: str, as_json: bool) -> ExitStatus:
     """Decode every clip in DIR and hold it against the manifest: samples, length, bytes; find what is missing or lost.
 
-    Nothing is changed. Exit status 3 when there are findings. The same `synth` command again makes what is missing, so
-    delete a clip that is damaged first.
+    Saved codes count as the clip does. Nothing is changed. Exit status 3 when there are findings. The same `synth`
+    command again makes what is missing, so delete a file that is damaged first.
     """
     from pathlib import Path
 

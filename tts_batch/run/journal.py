@@ -30,12 +30,14 @@ class Outcome:
     input_digest: str  # of the row alone, without the run's settings
     status: Literal["ok", "failed", "pending"]  # pending: to be made again
     audio_bytes: int = 0
+    codes_bytes: int = 0
     duration_s: float | None = None
     audio: str | None = None  # path relative to the run folder
     reason: Reason | None = None
     message: str | None = None
     audio_digest: str | None = None  # clips.digest_of the file
     codes: str | None = None  # path relative to the run folder
+    codes_digest: str | None = None  # clips.digest_of the file
     sample_rate: int | None = None
     num_frames: int | None = None
     max_frames: int | None = None
@@ -118,12 +120,13 @@ def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-Head = tuple[int, str, str, str, str, int, float, str]
-"""Offset of the line; the row's id, fingerprint, input digest and status; its audio's bytes, seconds and suffix."""
+Head = tuple[int, str, str, str, str, int, int, float, str]
+"""Offset of the line; the row's id, fingerprint, input digest and status; bytes of audio and codes; the audio's seconds
+and suffix."""
 
 _HEAD = re.compile(
     rb'\{"id":("(?:[^"\\]|\\.)*"),"fingerprint":"([^"\\]*)","input_digest":"([^"\\]*)","status":"(ok|failed|pending)",'
-    rb'"audio_bytes":(\d+),"duration_s":(null|[0-9.e+-]+),'
+    rb'"audio_bytes":(\d+),(?:"codes_bytes":(\d+),)?"duration_s":(null|[0-9.e+-]+),'
     rb'"audio":(?:null|"[^"\\]*(\.[a-z0-9]+)"),.*\}\n'
 )
 
@@ -132,7 +135,7 @@ def read_heads(segment: Path) -> Iterator[Head]:
     """Yield what the index needs of each whole line; a damaged line is left out."""
     for offset, line in read_lines(segment):
         if found := _HEAD.fullmatch(line):
-            row_id, fingerprint, digest, status, audio_bytes, duration_s, suffix = found.groups()
+            row_id, fingerprint, digest, status, audio_bytes, codes_bytes, duration_s, suffix = found.groups()
             yield (
                 offset,
                 json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
@@ -140,6 +143,7 @@ def read_heads(segment: Path) -> Iterator[Head]:
                 digest.decode(),
                 status.decode(),
                 int(audio_bytes),
+                int(codes_bytes or 0),
                 0.0 if duration_s == b"null" else float(duration_s),
                 suffix.decode() if suffix else "",
             )

@@ -85,19 +85,25 @@ def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterat
         found = f"{len(audio)} samples at {sample_rate} Hz"
         yield Finding("wrong length", path, row_id, f"{found}, not {wanted} at {row['sample_rate']} Hz")
     if row["codes"]:
-        yield from _check_codes(out, row)
+        yield from _check_codes(out, row, line.codes_digest if line else None)
 
 
-def _check_codes(out: Path, row: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_codes(out: Path, row: Mapping[str, Any], digest: str | None) -> Iterator[Finding]:
+    row_id, path = row["id"], row["codes"]
     try:
-        shape = np.load(out / row["codes"], allow_pickle=False, mmap_mode="r").shape
-    except FileNotFoundError:
-        yield Finding("missing", row["codes"], row["id"], "No such file or directory")
-    except (OSError, ValueError) as error:
-        yield Finding("unreadable", row["codes"], row["id"], str(error))
-    else:
-        if shape[0] != row["num_frames"]:
-            yield Finding("wrong length", row["codes"], row["id"], f"{shape[0]} frames, not {row['num_frames']}")
+        codes = (out / path).read_bytes()
+    except OSError as error:
+        yield Finding("missing", path, row_id, str(error.strerror))
+        return
+    if digest not in (None, digest_of(codes)):
+        yield Finding("changed", path, row_id, "its bytes are not those that were written")
+    try:
+        shape = np.load(io.BytesIO(codes), allow_pickle=False).shape
+    except (EOFError, ValueError) as error:
+        yield Finding("unreadable", path, row_id, str(error))
+        return
+    if shape[:1] != (row["num_frames"],):
+        yield Finding("wrong length", path, row_id, f"it has the shape {shape}, not {row['num_frames']} frames")
 
 
 def _orphans(out: Path, known: np.ndarray[Any, np.dtype[np.uint64]]) -> Iterator[Finding]:

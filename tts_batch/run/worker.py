@@ -230,9 +230,9 @@ class Worker:
         outcome = replace(outcome, audio=path, audio_bytes=len(clip), audio_digest=digest_of(clip))
         files = {path: clip, **kept}
         if self._save_codes and result.codes is not None:
-            path = clip_path(outcome.id, ".npy")
-            outcome = replace(outcome, codes=path)
-            files[path] = encode_codes(result.codes)
+            path, codes = clip_path(outcome.id, ".npy"), encode_codes(result.codes)
+            outcome = replace(outcome, codes=path, codes_bytes=len(codes), codes_digest=digest_of(codes))
+            files[path] = codes
         return outcome, files
 
     def _fail_missing(self) -> None:

@@ -184,4 +184,5 @@ class ClipWriter:
 def _write_failed(outcome: Outcome, error: OSError) -> Outcome:
     message = f"The clip could not be written: {error.strerror}."
     outcome = replace(outcome, status="failed", reason="write_failed", message=message)
-    return replace(outcome, audio=None, audio_bytes=0, audio_digest=None, codes=None)
+    outcome = replace(outcome, audio=None, audio_bytes=0, audio_digest=None)
+    return replace(outcome, codes=None, codes_bytes=0, codes_digest=None)

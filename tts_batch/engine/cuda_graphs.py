@@ -46,6 +46,9 @@ class CudaGraphs:
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+        # One for all captures: graphs share what memory the pool has for their stream. Torch's own stream for captures
+        # is of the device that captured first.
+        self._stream = torch.cuda.Stream(device) if enabled else None
 
     def __contains__(self, key: Hashable) -> bool:
         return not self.enabled or key in self._graphs
@@ -58,15 +61,13 @@ class CudaGraphs:
         logger.debug("captured %s %s in %.2f s", self.owner, key, time.monotonic() - started_s)
 
     def _captured(self, run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             run()  # compiles kernels and lets libraries allocate outside the capture
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of the process may go on using the device meanwhile. Torch's own stream for captures is of the
-        # device that captured first.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        # Other threads of the process may go on using the device meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
         return graph
 

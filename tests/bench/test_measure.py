@@ -8,10 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+import torch
 
 from tts_batch.bench import measure as measure_module
+from tts_batch.bench.gpu import GpuWatch
 from tts_batch.bench.measure import measure
+from tts_batch.bench.player import Ear
 from tts_batch.bench.workload import BenchRow
+from tts_batch.engine.meter import Meter, Reading
 from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
 
 Spoil = Callable[[SpeechResult], SpeechResult]
@@ -40,6 +44,12 @@ class ScriptedEngine:
     clock: Clock
     spoil: dict[str, Spoil] = field(default_factory=dict)
     most_in_flight: int = 0
+    info: dict[str, str] = field(default_factory=lambda: {"device": "cpu", "code2wav_device": "cpu"})
+    meter: Meter = field(default_factory=Meter)
+    ear: Ear | None = None
+
+    def read_meter(self) -> Reading:
+        return self.meter.read()
 
     def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
         offered, in_flight, is_open = iter(requests), deque[SpeechRequest](), True
@@ -56,6 +66,9 @@ class ScriptedEngine:
             self.most_in_flight = max(self.most_in_flight, len(in_flight))
             if in_flight:
                 self.clock.now_s += 1
+                self.meter.host_s["decode"] += 0.5
+                self.meter.counts["frames"] += 25
+                self.meter.graphs["frame_loop"]["hit"] += 25
                 yield self._end(in_flight.popleft())
 
     def _end(self, request: SpeechRequest) -> SpeechResult:
@@ -87,7 +100,11 @@ def test_times_rates_and_percentiles(engine: ScriptedEngine) -> None:
     assert (found.audio_s_per_s, found.rows_per_s) == (2.0, 1.0)
     assert (found.first_result_s, found.tail_s) == (1.0, 1.0)  # nine tenths of the audio is there a row before the end
     assert (found.latency_p50_s, found.latency_p99_s) == pytest.approx((5.5, 9.91))  # all were asked for at once
+    assert (found.rtf, found.row_rtf_p50) == pytest.approx((0.5, 2.75))
     assert found.stages_s == {"talker_s": 0.5}
+    assert (found.frames, found.host_ms_per_frame) == (250, {"decode": pytest.approx(20.0)})
+    assert found.graphs["frame_loop"] == {"hit": 250}
+    assert (found.gpu_utilization, found.gpu_idle_steady, found.peak_memory_gib, found.listening) == (None,) * 4
     assert found.as_dict().items() >= {"audio_s_per_s": 2.0, "rows_per_s": 1.0, "wall_s": 10.0}.items()
     assert engine.most_in_flight == 10
 
@@ -126,3 +143,32 @@ def test_a_measurement_in_which_nothing_succeeds_says_so(engine: ScriptedEngine)
     engine.spoil["r0"] = with_audio(lambda audio: None)
     found = measure(engine, engine.ends, make_rows(25), None)
     assert (found.completed, found.audio_s, found.audio_s_per_s, found.tail_s) == (0, 0.0, 0.0, 0.0)
+    assert (found.latency_p50_s, found.latency_p99_s, found.rtf, found.row_rtf_p50) == (None,) * 4
+
+
+def test_only_what_came_within_a_pass_is_its_own(engine: ScriptedEngine) -> None:
+    for _ in range(2):
+        found = measure(engine, engine.ends, make_rows(25, 25), None)
+        assert (found.counts, found.graphs) == ({"frames": 50}, {"frame_loop": {"hit": 50}})
+
+
+def test_latencies_are_those_of_whole_clips(engine: ScriptedEngine) -> None:
+    engine.spoil["r0"] = with_audio(lambda audio: None)
+    found = measure(engine, engine.ends, make_rows(25, 25), None)
+    assert found.latency_p50_s == found.latency_p99_s == 2.0
+
+
+def test_steady_state_is_without_its_beginning_and_its_tail(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that is half busy but in the second before the first clip, when it rests, and in the tail, when it runs."""
+    watch = GpuWatch([])
+    watch._devices = [torch.device("cuda:0"), torch.device("cuda:1")]
+    watch._samples = [(100.0 + s / 10, [0, 0] if s < 10 else [100, 100] if s > 90 else [40, 60]) for s in range(100)]
+    watch.__class__ = type("Watch", (GpuWatch,), {"__enter__": lambda self: self, "__exit__": lambda *_: None,
+                                                  "peak_memory_gib": 1.0})  # fmt: skip
+    monkeypatch.setattr(measure_module, "GpuWatch", lambda devices: watch)
+    found = measure(engine, engine.ends, make_rows(*[25] * 10), None)
+    assert found.gpu_idle_steady == pytest.approx(0.5)
+    assert found.gpu_idle_steady_each == pytest.approx({"cuda:0": 0.6, "cuda:1": 0.4})
+    assert found.gpu_utilization == pytest.approx(0.01 * (9 * 100 + 81 * 50) / 100)

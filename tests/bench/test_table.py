@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 
+from tts_batch.bench.player import Listening
 from tts_batch.bench.table import describe_machine, print_table
 
 ROUND: dict[str, Any] = {
@@ -18,11 +20,19 @@ ROUND: dict[str, Any] = {
     "tail_s": 0.31,
     "latency_p50_s": 1.5,
     "latency_p99_s": 2.9,
+    "rtf": 0.000709,
     "gpu_utilization": 0.963,
+    "gpu_idle_steady": 0.031,
     "peak_memory_gib": 71.25,
     "completed": 1087,
     "attempted": 1088,
     "stages_s": {"code2wav_s": 0.25, "talker_s": 1.0},
+    "frames": 312,
+    "device_ms_per_frame": {"code2wav": 2.5, "frame_loop": 9.81},
+    "host_ms_per_frame": {"decode": 8.0, "wait for frames": 6.0},
+    "counts": {"code2wav_frames": 1000, "decoded_frames": 1500},
+    "graphs": {"frame_loop": {"hit": 311, "miss[24]": 1}, "code2wav": {}},
+    "listening": None,
 }
 REPORT: dict[str, Any] = {
     "machine": {"device": "NVIDIA H200", "torch": "2.13.0", "commit": "abc1234", "dirty": None},
@@ -33,7 +43,8 @@ REPORT: dict[str, Any] = {
     "load_s": 4.5,
     "open_s": 38.3,
     "start_to_first_clip_s": 47.3,
-    "rounds": [ROUND, {**ROUND, "gpu_utilization": None, "peak_memory_gib": None}],
+    "graphs": {"code2wav": {"hit": 7, "failed[(16, 80)]": 1}},
+    "rounds": [ROUND, {**ROUND, "gpu_utilization": None, "gpu_idle_steady": None, "peak_memory_gib": None}],
 }
 
 
@@ -42,11 +53,42 @@ def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("round"))
     on_gpu, on_cpu = (line.split() for line in lines[head + 1 : head + 3])
-    assert on_gpu == ["0", "1411.0", "349.2", "3.12", "0.40", "0.31", "1.50", "2.90", "96%", "71.2", "1087/1088"]
-    assert on_cpu[8:] == ["n/a", "n/a", "1087/1088"]
+    measured = ["1411.0", "349.2", "3.12", "0.40", "0.31", "1.50", "2.90", "0.00071"]
+    assert on_gpu == ["0", *measured, "96%", "3%", "71.2", "1087/1088"]
+    assert on_cpu == ["1", *measured, "n/a", "n/a", "n/a", "1087/1088"]
     said = "\n".join(lines)
-    for words in ("NVIDIA H200", "abc1234", "runner v2", "num_rows 1088", "47.3 s", "code2wav_s 0.250"):
-        assert words in said
+    for words in (
+        "NVIDIA H200",
+        "abc1234",
+        "runner v2",
+        "num_rows 1088",
+        "47.3 s",
+        "code2wav_s 0.250",
+        "by NVML",
+        "of 312 frames of the loop each took 10.00 ms",
+        "code2wav 2.50, frame_loop 9.81",
+        "decode 8.00, wait for frames 6.00",
+        "CUDA graphs: frame_loop hit 311, miss[24] 1; code2wav none; Code2Wav decoded 1.50 frames",
+        "CUDA graphs of code2wav that could not be captured: failed[(16, 80)] 1",
+        "first audio and underrun: n/a",
+    ):
+        assert words in said, words
+
+
+def test_what_a_listener_heard_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    heard = Listening(0.123, 0.456, 7, 5, 1.5)
+    print_table({**REPORT, "rounds": [{**ROUND, "listening": asdict(heard)}]})
+    line = "first audio p50 0.123 s, p99 0.456 s; 7 underruns in 5 rows, 1.50 s in all"
+    assert line in capsys.readouterr().out
+
+
+def test_nothing_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = {"frames": 0, "device_ms_per_frame": {}, "host_ms_per_frame": {}, "counts": {}, "graphs": {},
+               "latency_p50_s": None, "latency_p99_s": None, "rtf": None}  # fmt: skip
+    print_table({**REPORT, "graphs": {}, "rounds": [{**ROUND, **nothing}]})
+    said = capsys.readouterr().out
+    assert "of 0 frames" in said
+    assert "CUDA graphs: none" in said
 
 
 def test_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
 
 import numpy as np
 import torch
 
 from tts_batch.bench.engines import ForcedEndPreparer
+from tts_batch.bench.gpu import GpuWatch
+from tts_batch.bench.player import Ear, Listening
 from tts_batch.bench.workload import BenchRow
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, SpeechRequest, SpeechResult
 
-UTILIZATION_EVERY_S = 0.05
+STEADY_SHARE = 0.9  # of the audio: when so much is there, the tail begins
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one pass over a workload gave. Audio counts only where the clip has exactly its frames and is finite."""
+    """What one pass over a workload gave. Audio counts only where the clip has exactly its frames and is finite.
+
+    Latencies count from the moment that the engine takes a request to its waveform on the host, of whole clips only.
+    """
 
     attempted: int
     completed: int
@@ -30,11 +35,20 @@ class Measurement:
     wall_s: float
     first_result_s: float
     tail_s: float  # from the result with which 90 % of the audio was there to the last
-    latency_p50_s: float
-    latency_p99_s: float
-    gpu_utilization: float | None  # share of samples' time in which a kernel ran, by NVML
-    peak_memory_gib: float | None  # of all devices that the process sees
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    row_rtf_p50: float | None  # of a row: its latency for each second of its audio
+    gpu_utilization: float | None  # see gpu.HOW; the mean of all devices
+    gpu_idle_steady: float | None  # in the steady state, as HOW says; the mean of all devices
+    gpu_idle_steady_each: dict[str, float] | None
+    peak_memory_gib: float | None
     stages_s: dict[str, float]  # means over rows, as the engine reports them
+    frames: int  # of the frame loop: each is one of every row under way
+    device_ms_per_frame: dict[str, float]  # what the device spent on each stage for a frame of the loop
+    host_ms_per_frame: dict[str, float]  # what the compute thread spent on each unit of work
+    counts: dict[str, int]
+    graphs: dict[str, dict[str, int]]  # hits, misses by bucket, and eager runs
+    listening: Listening | None  # in chunked mode
     finish_reasons: dict[str, int]
 
     @property
@@ -45,20 +59,32 @@ class Measurement:
     def rows_per_s(self) -> float:
         return self.completed / self.wall_s
 
+    @property
+    def rtf(self) -> float | None:
+        """Seconds for each second of audio; None without audio."""
+        return self.wall_s / self.audio_s if self.audio_s else None
+
     def as_dict(self) -> dict[str, object]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {"audio_s_per_s": self.audio_s_per_s, "rows_per_s": self.rows_per_s, **fields}
+        rates = {"audio_s_per_s": self.audio_s_per_s, "rows_per_s": self.rows_per_s, "rtf": self.rtf}
+        return {**rates, **asdict(self)}
 
 
 def measure(
-    engine: NativeEngine, preparer: ForcedEndPreparer, rows: Sequence[BenchRow], concurrency: int | None
+    engine: NativeEngine,
+    preparer: ForcedEndPreparer,
+    rows: Sequence[BenchRow],
+    concurrency: int | None,
+    ear: Ear | None = None,
 ) -> Measurement:
-    """Run rows through a warm engine, at most `concurrency` of them in flight (None: as many as it takes)."""
+    """Run rows through a warm engine, at most `concurrency` of them in flight (None: as many as it takes).
+
+    `ear` is the `on_chunk` of an engine in chunked mode.
+    """
     preparer.ends = {row.request.request_id: row.num_frames for row in rows}
     asked_at_s: dict[str, float] = {}
     ended_at_s: dict[str, float] = {}
     audio_s: dict[str, float] = {}
-    stages: Counter[str] = Counter()
+    stages: defaultdict[str, float] = defaultdict(float)
     reasons: Counter[str] = Counter()
 
     def requests() -> Iterator[SpeechRequest | None]:
@@ -68,38 +94,55 @@ def measure(
             asked_at_s[row.request.request_id] = time.monotonic()
             yield row.request
 
-    if torch.cuda.is_available():
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.reset_peak_memory_stats(device)
-    with _Utilization() as utilization:
+    if ear is not None:
+        ear.forget()
+    before = engine.read_meter()
+    with GpuWatch(_devices(engine.info)) as gpus:
         started_s = time.monotonic()
         for result in engine.generate(requests()):
             ended_at_s[result.request_id] = time.monotonic()
             reasons[result.finish_reason if result.reason is None else result.reason] += 1
             if _is_valid(result, preparer.ends[result.request_id]):
                 audio_s[result.request_id] = result.num_frames * SAMPLES_PER_FRAME / SAMPLE_RATE_HZ
-            stages.update({name: value for name, value in result.metrics.items() if name.endswith("_s")})
+            for name, value in result.metrics.items():
+                if name.endswith("_s"):
+                    stages[name] += value
         wall_s = time.monotonic() - started_s
-    latencies = [ended_at_s[name] - asked_at_s[name] for name in ended_at_s]
+    spent = engine.read_meter().since(before)
+    frames = spent.counts.get("frames", 0)
+    latencies_s = {name: ended_at_s[name] - asked_at_s[name] for name in audio_s}
+    first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
+    busy, busy_steady = gpus.busy(), gpus.busy(first_at_s, tail_at_s)
     return Measurement(
         attempted=len(rows),
         completed=len(audio_s),
         audio_s=sum(audio_s.values()),
         started_s=started_s,
         wall_s=wall_s,
-        first_result_s=min(ended_at_s.values()) - started_s,
-        tail_s=started_s + wall_s - _time_of_share(audio_s, ended_at_s, 0.9),
-        latency_p50_s=float(np.percentile(latencies, 50)),
-        latency_p99_s=float(np.percentile(latencies, 99)),
-        gpu_utilization=utilization.mean,
-        peak_memory_gib=_peak_bytes() / 2**30 if torch.cuda.is_available() else None,
+        first_result_s=first_at_s - started_s,
+        tail_s=started_s + wall_s - tail_at_s,
+        latency_p50_s=_percentile(latencies_s.values(), 50),
+        latency_p99_s=_percentile(latencies_s.values(), 99),
+        row_rtf_p50=_percentile([latencies_s[name] / seconds for name, seconds in audio_s.items() if seconds], 50),
+        gpu_utilization=busy and mean(busy.values()),
+        gpu_idle_steady=busy_steady and 1 - mean(busy_steady.values()),
+        gpu_idle_steady_each=busy_steady and {device: 1 - share for device, share in busy_steady.items()},
+        peak_memory_gib=gpus.peak_memory_gib,
         stages_s={name: total / len(rows) for name, total in sorted(stages.items())},
+        frames=frames,
+        device_ms_per_frame=_ms_per_frame(spent.device_s, frames),
+        host_ms_per_frame=_ms_per_frame(spent.host_s, frames),
+        counts=dict(spent.counts),
+        graphs={name: dict(counts) for name, counts in spent.graphs.items()},
+        listening=ear.heard({name: asked_at_s[name] for name in audio_s}) if ear else None,
         finish_reasons=dict(reasons),
     )
 
 
-def _peak_bytes() -> int:
-    return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
+def _devices(info: Mapping[str, str]) -> list[torch.device]:
+    """The engine's, each once."""
+    names = [info[name] for name in ("device", "code2wav_device") if name in info]
+    return [torch.device(name) for name in dict.fromkeys(names)]
 
 
 def _is_valid(result: SpeechResult, num_frames: int) -> bool:
@@ -112,7 +155,7 @@ def _is_valid(result: SpeechResult, num_frames: int) -> bool:
     )
 
 
-def _time_of_share(audio_s: dict[str, float], ended_at_s: dict[str, float], share: float) -> float:
+def _time_of_share(audio_s: Mapping[str, float], ended_at_s: Mapping[str, float], share: float) -> float:
     """When `share` of all audio was there."""
     wanted, have = share * sum(audio_s.values()), 0.0
     for name in sorted(audio_s, key=ended_at_s.__getitem__):
@@ -122,33 +165,9 @@ def _time_of_share(audio_s: dict[str, float], ended_at_s: dict[str, float], shar
     return max(ended_at_s.values())
 
 
-class _Utilization:
-    """Samples NVML's utilization of the first visible device while it is entered; None where NVML is not to be had."""
+def _percentile(values: Collection[float], percent: float) -> float | None:
+    return float(np.percentile(list(values), percent)) if values else None
 
-    def __init__(self) -> None:
-        self._samples: list[int] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    @property
-    def mean(self) -> float | None:
-        return float(np.mean(self._samples)) / 100 if self._samples else None
-
-    def __enter__(self) -> _Utilization:
-        try:
-            torch.cuda.utilization(0)
-        except Exception:
-            return self
-
-        def sample() -> None:
-            while not self._stop.wait(UTILIZATION_EVERY_S):
-                self._samples.append(torch.cuda.utilization(0))
-
-        self._thread = threading.Thread(target=sample, name="tts-batch-nvml", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+def _ms_per_frame(seconds: Mapping[str, float], frames: int) -> dict[str, float]:
+    return {name: 1000 * total / frames for name, total in sorted(seconds.items())} if frames else {}

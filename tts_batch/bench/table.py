@@ -6,11 +6,15 @@ import hashlib
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 import click
 import torch
+
+from tts_batch.bench.gpu import HOW
+from tts_batch.bench.player import describe
 
 
 def describe_machine() -> dict[str, Any]:
@@ -58,16 +62,49 @@ def print_table(report: dict[str, Any]) -> None:
         f"cache {report['cache']}, concurrency {report['concurrency']}; model {report['load_s']:.1f} s, engine "
         f"{report['open_s']:.1f} s, start to first clip {report['start_to_first_clip_s']:.1f} s"
     )
-    head = "round audio_s/s  rows/s   wall_s  first_s  tail_s  p50_s  p99_s  gpu  peak_GiB  completed"
-    click.echo(head)
+    click.echo(
+        "round audio_s/s  rows/s   wall_s  first_s  tail_s  p50_s  p99_s      rtf  gpu idle  peak_GiB  completed"
+    )
     for i, row in enumerate(report["rounds"]):
-        gpu, peak = row["gpu_utilization"], row["peak_memory_gib"]
+        peak = row["peak_memory_gib"]
         click.echo(
             f"{i:>5} {row['audio_s_per_s']:>9.1f} {row['rows_per_s']:>7.1f} {row['wall_s']:>8.2f} "
-            f"{row['first_result_s']:>8.2f} {row['tail_s']:>7.2f} {row['latency_p50_s']:>6.2f} "
-            f"{row['latency_p99_s']:>6.2f} {'n/a' if gpu is None else f'{gpu:.0%}':>4} "
-            f"{'n/a' if peak is None else f'{peak:.1f}':>9} {row['completed']}/{row['attempted']}"
+            f"{row['first_result_s']:>8.2f} {row['tail_s']:>7.2f} {_or_na(row['latency_p50_s'], '.2f'):>6} "
+            f"{_or_na(row['latency_p99_s'], '.2f'):>6} {_or_na(row['rtf'], '.5f'):>8} "
+            f"{_or_na(row['gpu_utilization'], '.0%'):>4} {_or_na(row['gpu_idle_steady'], '.0%'):>4} "
+            f"{_or_na(peak, '.1f'):>9} {row['completed']}/{row['attempted']}"
         )
-    stages = report["rounds"][-1]["stages_s"]
-    click.echo("mean seconds a row: " + ", ".join(f"{name} {value:.3f}" for name, value in stages.items()))
-    click.echo("first audio and underrun: n/a (whole clips; measured in chunked mode only)")
+    click.echo(f"gpu, and idle in the steady state: {HOW}")
+    last = report["rounds"][-1]
+    click.echo("mean seconds a row: " + _listed(last["stages_s"], ".3f"))
+    click.echo("\n".join(stage_lines(last)))
+    for owner, counts in report.get("graphs", {}).items():
+        if failed := {name: count for name, count in counts.items() if name.startswith("failed")}:
+            click.echo(f"CUDA graphs of {owner} that could not be captured: {_listed(failed, 'd')}")
+    click.echo(describe(last["listening"]))
+
+
+def stage_lines(measured: dict[str, Any]) -> list[str]:
+    """What a frame of the loop took, by stage, and the CUDA graphs: hits, misses by bucket, eager runs."""
+    counts, frames = measured["counts"], measured["frames"]
+    wall_ms = 1000 * measured["wall_s"] / frames if frames else 0.0
+    lines = [
+        f"of {frames} frames of the loop each took {wall_ms:.2f} ms; device (CUDA events; on a CPU the clock; streams "
+        f"side by side both count): {_listed(measured['device_ms_per_frame'], '.2f')}",
+        f"host (units of the compute thread; decode holds the wait): {_listed(measured['host_ms_per_frame'], '.2f')}",
+        "CUDA graphs: "
+        + (
+            "; ".join(f"{owner} {_listed(runs, 'd') or 'none'}" for owner, runs in measured["graphs"].items()) or "none"
+        ),
+    ]
+    if decoded := counts.get("decoded_frames"):
+        lines[-1] += f"; Code2Wav decoded {decoded / counts['code2wav_frames']:.2f} frames for each one wanted"
+    return lines
+
+
+def _listed(values: Mapping[str, float], spec: str) -> str:
+    return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
+
+
+def _or_na(value: float | None, spec: str) -> str:
+    return "n/a" if value is None else f"{value:{spec}}"

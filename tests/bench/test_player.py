@@ -1,0 +1,40 @@
+"""A player in real time: it starts with the first chunk, stands still where the next is late, and says how long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tts_batch.bench import player
+from tts_batch.bench.player import Chunk, Ear, Listening, underruns_s
+
+
+@pytest.mark.parametrize(
+    ("chunks", "gaps_s"),
+    [
+        ([(5.0, 1.0)], []),
+        ([(5.0, 1.0), (6.0, 1.0), (6.5, 1.0)], []),
+        ([(5.0, 1.0), (6.5, 1.0), (7.5, 1.0)], [0.5]),
+        ([(5.0, 1.0), (7.0, 1.0), (9.0, 1.0)], [1.0, 1.0]),
+        ([(5.0, 0.08), (5.01, 9.0), (14.0, 2.0)], []),
+        ([(5.0, 2.0), (5.0, 2.0), (9.25, 1.0)], [0.25]),
+    ],
+)
+def test_underruns(chunks: list[tuple[float, float]], gaps_s: list[float]) -> None:
+    assert underruns_s([Chunk(*chunk) for chunk in chunks]) == pytest.approx(gaps_s)
+
+
+def test_an_ear_hears_every_request_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = iter([10.0, 10.5, 11.5, 13.0])
+    monkeypatch.setattr(player.time, "monotonic", lambda: next(now_s))
+    ear = Ear()
+    second = np.zeros(24_000, np.float32)
+    ear("a", 0, second, False)
+    ear("b", 0, second, False)
+    ear("a", 1, second, True)  # half a second late
+    ear("b", 1, second, False)  # one and a half
+    ear("b", 2, np.zeros(0, np.float32), True)
+    heard = ear.heard({"a": 9.0, "b": 10.0, "nothing came of it": 9.0})
+    assert heard == Listening(pytest.approx(0.75), pytest.approx(0.995), 2, 2, pytest.approx(2.0))
+    ear.forget()
+    assert ear.heard({"a": 9.0}) is None

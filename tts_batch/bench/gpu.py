@@ -1,0 +1,68 @@
+"""How busy the GPUs were, as NVML says, and how much memory torch took of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from statistics import mean
+
+import torch
+
+SAMPLE_EVERY_S = 0.05
+HOW = (
+    "by NVML: the share of its last sampling period (1/6 to 1 s) in which any kernel ran, read every "
+    f"{1000 * SAMPLE_EVERY_S:.0f} ms; steady state: from the first clip to that with which 90 % of the audio was there"
+)
+
+
+class GpuWatch:
+    """Samples the utilization of some devices while it is entered; without NVML, or on a CPU, there are no samples."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = [device for device in devices if device.type == "cuda"]
+        self._samples: list[tuple[float, list[int]]] = []  # when, and of each device the percentage
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def busy(self, from_s: float = -float("inf"), to_s: float = float("inf")) -> dict[str, float] | None:
+        """The share of time in which each device ran something; None: not one sample was taken in between."""
+        taken = [percentages for at_s, percentages in self._samples if from_s <= at_s <= to_s]
+        if not taken:
+            return None
+        return {
+            str(device): mean(percentages[i] for percentages in taken) / 100 for i, device in enumerate(self._devices)
+        }
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        """What torch reserved at most since this was entered, of all devices together; None on a CPU."""
+        if not self._devices:
+            return None
+        return sum(torch.cuda.max_memory_reserved(device) for device in self._devices) / 2**30
+
+    def __enter__(self) -> GpuWatch:
+        for device in self._devices:
+            torch.cuda.reset_peak_memory_stats(device)
+        if self._devices and self._sample():
+            self._samples.clear()  # of what ran before
+            self._thread = threading.Thread(target=self._watch, name="tts-batch-nvml", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SAMPLE_EVERY_S) and self._sample():
+            pass
+
+    def _sample(self) -> bool:
+        try:
+            percentages = [torch.cuda.utilization(device) for device in self._devices]
+        except Exception:  # no NVML, or one that does not know this device
+            return False
+        self._samples.append((time.monotonic(), percentages))
+        return True

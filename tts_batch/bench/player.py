@@ -1,0 +1,86 @@
+"""What a listener in real time would hear of audio that comes in chunks: when it begins, and where it stops."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.engine.request import SAMPLE_RATE_HZ
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Audio that came."""
+
+    at_s: float  # time.monotonic()
+    audio_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How all rows were heard, each by a player that starts with its first chunk and waits where the next is late."""
+
+    first_audio_p50_s: float
+    first_audio_p99_s: float
+    underruns: int
+    rows_with_underruns: int
+    underrun_s: float  # of all rows together
+
+
+class Ear:
+    """An `on_chunk` that keeps when the audio of each request came, until `forget`."""
+
+    def __init__(self) -> None:
+        self._chunks: defaultdict[str, list[Chunk]] = defaultdict(list)
+
+    def __call__(self, request_id: str, index: int, audio: NDArray[np.float32], is_last: bool) -> None:
+        if audio.size:  # the last chunk may be empty
+            self._chunks[request_id].append(Chunk(time.monotonic(), audio.size / SAMPLE_RATE_HZ))
+
+    def forget(self) -> None:
+        """Begin anew: requests will have the same ids again."""
+        self._chunks.clear()
+
+    def heard(self, asked_at_s: Mapping[str, float]) -> Listening | None:
+        """How the requests were heard, given when each was asked for; None if nothing came."""
+        rows = [(asked_s, self._chunks[name]) for name, asked_s in asked_at_s.items() if self._chunks.get(name)]
+        if not rows:
+            return None
+        first_s = [chunks[0].at_s - asked_s for asked_s, chunks in rows]
+        gaps_s = [underruns_s(chunks) for _, chunks in rows]
+        return Listening(
+            first_audio_p50_s=float(np.percentile(first_s, 50)),
+            first_audio_p99_s=float(np.percentile(first_s, 99)),
+            underruns=sum(map(len, gaps_s)),
+            rows_with_underruns=sum(map(bool, gaps_s)),
+            underrun_s=sum(map(sum, gaps_s)),
+        )
+
+
+def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
+    """How long the player stood still each time it had played all that there was."""
+    gaps_s = []
+    plays_until_s = chunks[0].at_s
+    for chunk in chunks:
+        if chunk.at_s > plays_until_s:
+            gaps_s.append(chunk.at_s - plays_until_s)
+            plays_until_s = chunk.at_s
+        plays_until_s += chunk.audio_s
+    return gaps_s
+
+
+def describe(listening: Mapping[str, Any] | None) -> str:
+    """A line for the table, from a Listening as a dict."""
+    if listening is None:
+        return "first audio and underrun: n/a (whole clips; measured with --chunked only)"
+    return (
+        f"first audio p50 {listening['first_audio_p50_s']:.3f} s, p99 {listening['first_audio_p99_s']:.3f} s; "
+        f"{listening['underruns']} underruns in {listening['rows_with_underruns']} rows, "
+        f"{listening['underrun_s']:.2f} s in all (real-time players that start with the first chunk)"
+    )

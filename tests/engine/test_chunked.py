@@ -150,7 +150,78 @@ def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Decode) -> Non
     assert (chunks.frames("a"), chunks.ended) == ([1, 25], set())
 
 
+class Short(DecodePool):
+    """A device whose memory runs out a few times when a chunk is put together."""
+
+    def __init__(self, decode: Decode, failures: int) -> None:
+        super().__init__(decode, "cpu", PoolLimits(1_000))
+        self.failures = failures
+
+    def add(self, *piece: object) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("scripted")
+        super().add(*piece)  # type: ignore[arg-type]
+
+
+class ShortTypist(Typist):
+    """The same, when codes are copied."""
+
+    failures = 0
+
+    def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("scripted")
+        return super().codes_so_far(row, num_frames)
+
+
+@pytest.mark.parametrize("where", ["copy", "chunk"])
+@pytest.mark.parametrize("failures", [1, 2])
+def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
+    decoder: Decode, where: str, failures: int
+) -> None:
+    row, codes, chunks = prepared_row(ask("a")), random_codes(30), Chunks()
+    typist = ShortTypist(row, codes)
+    pool = Short(decoder, failures if where == "chunk" else 0)
+    typist.failures = failures if where == "copy" else 0
+    code2wav = ChunkedCode2Wav(pool, typist, chunks)
+    for typist.num_frames in range(1, 30):
+        assert code2wav.poll(drain=False) == []
+    typist.num_frames = 30
+    code2wav.submit(DecodedRow(row, codes, "stop", True, {}))
+    voiced = []
+    while code2wav.busy:
+        voiced += code2wav.poll(drain=False)
+    assert len(voiced) == 1
+    assert code2wav._rows == {}
+    assert (pool.failures, typist.failures) == (0, 0)
+    if failures == 1:  # there was room after all
+        assert (chunks.frames("a"), chunks.ended) == ([1, 25, 4], {"a"})
+        assert np.array_equal(np.concatenate(chunks.audio["a"]), voiced[0].audio)
+    else:
+        assert voiced[0].audio is None
+        assert (chunks.audio, chunks.ended) == ({}, set())
+
+
 # Through generate
+
+
+def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Decode) -> None:
+    class Runner(ScriptedRunner):
+        def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+            if row.request.request_id == "b":
+                raise torch.OutOfMemoryError("scripted")
+            return super().codes_so_far(row, num_frames)
+
+    runner = Runner(3)
+    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
+    requests = [ask(name, max_frames=30) for name in "abc"]
+    ended = {
+        r.request_id: (r.finish_reason, r.reason)
+        for r in scripted_generation(requests, runner, code2wav=code2wav).results()
+    }
+    assert ended == {"a": ("stop", None), "b": ("error", "out_of_memory"), "c": ("stop", None)}
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])

@@ -7,7 +7,10 @@ before it, the reference's last ones at the start. A row's chunks go out in orde
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -34,7 +37,7 @@ class _Row:
     chunks: list[NDArray[np.float32]] = field(default_factory=list)  # what has gone out
     num_spoken: int = 0  # frames in them
     in_decoder: bool = False
-    is_silenced: bool = False  # memory ran out
+    is_silenced: bool = False  # memory ran out: it goes on without a sound, and fails at its end
     has_said_last: bool = False
     decoded: DecodedRow | None = None  # once it has all its codes
     host_codes: HostCopy | None = None
@@ -84,7 +87,7 @@ class ChunkedCode2Wav:
         self._look_into_runner()
         for row in self._rows.values():
             if row.is_ready:
-                self._decode_chunk(row, row.num_spoken, row.chunk_stop)
+                self._in_memory(row, partial(self._decode_chunk, row, row.num_spoken, row.chunk_stop))
         self._pool.advance(drain=True)
         complete = [row for row in self._rows.values() if row.is_complete]
         return [self._finish(row, row.decoded) for row in complete]
@@ -105,8 +108,20 @@ class ChunkedCode2Wav:
         for prepared, num_frames in self._runner.progress():
             if num_frames > 0:
                 row = self._row_of(prepared)
-                if num_frames >= row.chunk_stop > len(row.codes):
-                    row.codes = self._runner.codes_so_far(prepared, num_frames).to(torch.int16)
+                if num_frames >= row.chunk_stop > len(row.codes) and not row.is_silenced:
+                    self._in_memory(row, partial(self._copy_codes, row, num_frames))
+
+    def _in_memory(self, row: _Row, work: Callable[[], None]) -> None:
+        """Do what needs memory, a second time without what torch keeps for later; a row that has none is silenced."""
+        for _ in range(2):
+            with suppress(torch.OutOfMemoryError):
+                work()
+                return
+            torch.cuda.empty_cache()
+        row.is_silenced = True
+
+    def _copy_codes(self, row: _Row, num_frames: int) -> None:
+        row.codes = self._runner.codes_so_far(row.prepared, num_frames).to(torch.int16)
 
     def _row_of(self, prepared: PreparedRow) -> _Row:
         request_id = prepared.request.request_id
@@ -119,7 +134,6 @@ class ChunkedCode2Wav:
     def _decode_chunk(self, row: _Row, start: int, stop: int) -> None:
         request_id = row.prepared.request.request_id
         frames = torch.cat([row.ref_tail.to(row.codes), row.codes[:stop]])[-(CONTEXT_FRAMES + stop - start) :]
-        row.in_decoder = True
 
         def deliver(audio: NDArray[np.float32] | None) -> None:
             row.in_decoder = False
@@ -130,6 +144,7 @@ class ChunkedCode2Wav:
                 self._send(row, audio.copy(), is_last=row.decoded is not None and stop == len(row.codes))
 
         self._pool.add(request_id, frames, stop - start, deliver)
+        row.in_decoder = True
 
     def _send(self, row: _Row, audio: NDArray[np.float32], *, is_last: bool) -> None:
         row.chunks.append(audio)

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from tts_batch.cli.ablate import ablate
+from tts_batch.cli.replicas import bench_replicas
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
               help="Whether the voices are encoded before the clock starts.")  # fmt: skip
 @click.option("--concurrency", default="max", show_default=True, help="Rows in flight: a number, or max.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--gpus", metavar="N|all",
+              help="Replicas, one a GPU: one alone, then all together. On a CPU, N processes.")  # fmt: skip
+@click.option("--placement", type=click.Choice(["colocated", "split"]), default="colocated", show_default=True,
+              help="split: Code2Wav on a second GPU; with --gpus, pairs after those on one each.")  # fmt: skip
+@click.option("--budget-s", type=click.IntRange(min=1), default=540, show_default=True,
+              help="With --gpus: what is not measured so many seconds after the start is given up.")  # fmt: skip
 @click.option("--runner", type=click.Choice(["v1", "v2"]))
 @click.option("--device", default="auto", show_default=True)
 @click.option("--dtype", default="auto", show_default=True)
@@ -40,13 +47,13 @@ if TYPE_CHECKING:
 @click.pass_context
 def bench(
     context: click.Context, shape: str | None, model: str | None, workload: str, rows: int, references: int,
-    x_vector_only: bool, cache: str, concurrency: str, rounds: int, runner: str | None, device: str, dtype: str,
-    max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
+    x_vector_only: bool, cache: str, concurrency: str, rounds: int, gpus: str | None, placement: str, budget_s: int,
+    runner: str | None, device: str, dtype: str, max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second from prompt building to the waveform on the host.
 
     Start-up and warm-up are reported apart. With --shape no checkpoint is needed: the weights are random and each
-    row is ended after a fixed number of frames.
+    row is ended after a fixed number of frames. With --gpus the rows are shared out among replicas.
     """
     if context.invoked_subcommand:
         if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
@@ -56,18 +63,31 @@ def bench(
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
-    from tts_batch.bench.engines import base_checkpoint
-    from tts_batch.bench.table import print_table
+    if gpus is None and context.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
+        raise UsageError("--budget-s goes with --gpus.")
+    deadline_s = time.monotonic() + budget_s
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
 
+    checkpoint = ""
+    if model:
+        from tts_batch.bench.engines import base_checkpoint
+
+        checkpoint = base_checkpoint(model)
     config = EngineConfig(
-        model=base_checkpoint(model) if model else "", runner=runner, device=device, dtype=dtype,
+        model=checkpoint, runner=runner, device=device, dtype=dtype, placement=placement,
         max_num_seqs=max_num_seqs, cuda_graph=not no_cuda_graph,
     )  # fmt: skip
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
     at_once = None if concurrency == "max" else int(concurrency)
+    if gpus is not None:
+        from tts_batch.bench.replica import ReplicaJob
+
+        job = ReplicaJob(shape, config, asked, cache == "cold", at_once)
+        return bench_replicas(job, gpus, rounds, deadline_s, json_path)
+    from tts_batch.bench.table import print_table
+
     try:
         report = _measure(shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
     except EngineError as error:

@@ -26,6 +26,7 @@ from tts_batch.engine.meter import Meter
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result, spoken_result
+from tts_batch.engine.row_limit import RowLimit
 from tts_batch.engine.runner import Runner
 from tts_batch.engine.watchdog import Unit, Watchdog, all_stacks
 
@@ -52,6 +53,10 @@ class Stages:
     stall_timeout_s: float
     kernels: bool = True  # whether Triton kernels may be used, or their torch twins only
     meter: Meter = field(default_factory=Meter)
+    row_limit: RowLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_limit", RowLimit(self.runner))  # it outlives a generation, as the runner does
 
 
 class Generation:
@@ -61,6 +66,7 @@ class Generation:
         self._requests = iter(requests)
         self._exhausted = False
         self._preparer, self._runner, self._code2wav = stages.preparer, stages.runner, stages.code2wav
+        self._row_limit = stages.row_limit
         self._kernels = stages.kernels
         self._watchdog = Watchdog(stages.stall_timeout_s, stages.meter.host_s)
         # A result, and whether it ends the request in flight (a duplicate's error does not).
@@ -226,7 +232,9 @@ class Generation:
             self._put(failure_result(request.request_id, error))
 
     def _advance(self) -> None:
-        for row in self._run(self._runner.step) or ():
+        decoded = self._run(self._runner.step) or ()
+        self._row_limit.note_ended(len(decoded))
+        for row in decoded:
             request_id = row.prepared.request.request_id
             if row.finish_reason == "error":
                 self._code2wav.drop(request_id)  # where chunks of it may be
@@ -249,15 +257,13 @@ class Generation:
     def _lower_limit(self) -> None:
         """Start again with half as many rows; a row that does not even fit alone fails."""
         rows = self._runner.evict()
-        limit = self._runner.max_num_seqs
-        if limit == 1:
+        if self._runner.max_num_seqs == 1:
             row = rows.pop(0)
             self._code2wav.drop(row.request.request_id)
             message = "the device has too little memory to decode this row, even alone."
             self._put(error_result(row.request.request_id, "out_of_memory", message))
         else:
-            self._runner.max_num_seqs = limit // 2
-            logger.warning("out of memory with up to %d rows; going on with %d", limit, limit // 2)
+            self._row_limit.lower()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         for row in rows:

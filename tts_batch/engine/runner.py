@@ -42,7 +42,7 @@ class DecodedRow:
 class Runner(Protocol):
     """Turns prompts into codes. Used from one thread; a row leaves it once: decoded, cancelled or evicted."""
 
-    max_num_seqs: int  # rows decoded together; lowered when memory runs out
+    max_num_seqs: int  # rows decoded together; RowLimit lowers it when memory runs out, and raises it again
 
     @property
     def room(self) -> int:

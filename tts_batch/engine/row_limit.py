@@ -1,0 +1,40 @@
+"""How many rows decode together: half as many after memory ran out, slowly as many as before again."""
+
+from __future__ import annotations
+
+import logging
+
+from tts_batch.engine.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+CALM_ROUNDS = 8  # of as many rows as the limit allows, before more are tried; twice as many after each further failure
+
+
+class RowLimit:
+    """Sets a runner's `max_num_seqs`. Most shortages pass: a burst of long prompts, another program on the device."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._most = runner.max_num_seqs
+        self._rounds = CALM_ROUNDS // 2
+        self._num_ended = 0  # rows since the limit was changed
+
+    def lower(self) -> None:
+        """Memory ran out with more than one row."""
+        limit = self._runner.max_num_seqs
+        self._runner.max_num_seqs = limit // 2
+        self._num_ended = 0
+        self._rounds *= 2
+        logger.warning("out of memory with up to %d rows; going on with %d", limit, limit // 2)
+
+    def note_ended(self, num_rows: int) -> None:
+        """So many rows were decoded, and memory sufficed."""
+        limit = self._runner.max_num_seqs
+        if limit == self._most:
+            return
+        self._num_ended += num_rows
+        if self._num_ended >= self._rounds * limit:
+            self._num_ended = 0
+            self._runner.max_num_seqs = min(2 * limit, self._most)
+            logger.info("memory has sufficed for up to %d rows; trying %d again", limit, self._runner.max_num_seqs)

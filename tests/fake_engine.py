@@ -40,7 +40,9 @@ def create(config: EngineConfig) -> FakeEngine:
         _fill_disk(settings["full_after"])
     if settings.get("children"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    return FakeEngine(settings)
+    engine = FakeEngine(settings)
+    engine.info = engine.info | {"placement": config.placement, "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
+    return engine
 
 
 def _fill_disk(num_files: int) -> None:

@@ -314,6 +314,19 @@ def test_two_devices_share_a_table(tmp_path: Path, fake: Fake, monkeypatch: pyte
     assert min(made) > 5
 
 
+def test_split_placement_gives_each_worker_a_pair(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-17,2,3,4")
+    fake(row_s=0.02)
+    config = make_config(tmp_path, 40, device="cuda", placement="split")
+    with pytest.raises(UsageError, match="needs pairs of devices, and 5 cannot be paired"):
+        run_job(config)
+    assert not config.out.exists()
+    assert run_job(config.model_copy(update={"gpus": (0, 1, 4, 2)})).ok == 40
+    engines = json.loads((config.out / "run.json").read_text())["engines"]
+    assert {engine["placement"] for engine in engines} == {"split"}
+    assert sorted(engine["visible"] for engine in engines) == ["0,GPU-17", "4,2"]
+
+
 def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) -> None:
     rows: list[dict[str, Any]] = make_rows(6)
     for row in rows[::2]:

@@ -15,7 +15,7 @@ from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.run.clips import check_format
-from tts_batch.run.devices import find_devices
+from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, Work
 from tts_batch.run.finish import compact_if_last
 from tts_batch.run.index import JournalIndex
@@ -45,11 +45,12 @@ def run_job(config: JobConfig, *, limits: Limits | None = None, retry: Collectio
     second signal. What is done stays done in every case, and no process is left behind.
     """
     shard = _check_usage(config)
+    devices = _chosen_devices(config)
     stop = StopSignals()
     try:
         with stop:
             with RunLock(config.out, shard) as lock:
-                job = _Job(config, limits or Limits(), stop, lock, shard)
+                job = _Job(config, limits or Limits(), stop, lock, shard, devices)
                 with closing(job):
                     summary = job.run(retry)
             if not shard.is_whole:
@@ -79,14 +80,25 @@ def _check_usage(config: JobConfig) -> Shard:
     return Shard.parse(config.shard)
 
 
+def _chosen_devices(config: JobConfig) -> list[Device] | None:
+    """Return what the user picks among the devices, before anything is written; None: all, to be found when needed."""
+    if config.gpus is None and config.placement == "colocated":
+        return None
+    return find_devices(config.device, config.gpus, config.placement)
+
+
 class _Job:
     """One run over a folder, or over a shard of it; the pool's listener."""
 
     plan: Plan
     _engines: list[dict[str, str]]  # what the folder's rows were computed with, as the engines said it
 
-    def __init__(self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard) -> None:
+    def __init__(
+        self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard,
+        devices: list[Device] | None,
+    ) -> None:  # fmt: skip
         self._config, self._limits, self._stop, self._lock, self._shard = config, limits, stop, lock, shard
+        self._devices = devices
         self._out = config.out.resolve()
         self._journal = self._out / "journal"
         self._started, self._started_at = time.monotonic(), now()
@@ -137,9 +149,8 @@ class _Job:
         first = next(rows, None)
         if first is None:
             return
-        config = self._config
-        devices = find_devices(config.device, config.gpus, config.placement)[: self._left + 1]
-        each = f"2 {devices[0].kind}" if config.placement == "split" else devices[0].kind
+        devices = (self._devices or find_devices(self._config.device))[: self._left + 1]
+        each = f"2 {devices[0].kind}" if self._config.placement == "split" else devices[0].kind
         self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         start = partial(start_message, self._config, group, self._out)
         names = self._journal, self._shard.name, self._before.run_number

@@ -11,6 +11,7 @@ import click
 from tts_batch import __version__
 from tts_batch.cli.bench import bench
 from tts_batch.cli.doctor import doctor
+from tts_batch.cli.export import export
 from tts_batch.cli.finish import finish
 from tts_batch.cli.plan import plan
 from tts_batch.cli.retry import retry
@@ -37,7 +38,7 @@ def cli() -> None:
     """
 
 
-for command in (synth, plan, status, retry, finish, verify, voices, doctor, bench):
+for command in (synth, plan, status, retry, finish, verify, export, voices, doctor, bench):
     cli.add_command(command)
 
 

@@ -42,6 +42,11 @@ def parse_language(value: str) -> str | None:
     return name
 
 
+def language_code(name: str) -> str | None:
+    """Return the ISO 639-1 code of an official name, "en" of "english"; None of anything else."""
+    return _CODES[name].split()[0] if name in _CODES else None
+
+
 def _unknown(value: str, wanted: str) -> str:
     hint = ""
     if wanted.endswith("_dialect"):

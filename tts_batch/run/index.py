@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,6 +107,13 @@ class JournalIndex:
         """Read a row's last line, whatever input it speaks of."""
         entry = self._find(row_id)
         return None if entry is None else self._read(entry)
+
+    def clip_bytes(self, row: Mapping[str, Any]) -> int | None:
+        """Return the size of the clip of a manifest's ok row; None when the row's last line is of another clip."""
+        entry = self._find(row["id"])
+        if entry is None or entry["status"] != _STATUS["ok"] or int(entry["fingerprint"]) != _hash(row["fingerprint"]):
+            return None
+        return int(entry["audio_bytes"]) if int(entry["audio_ms"]) == round(row["duration_s"] * 1_000) else None
 
     def failures(self) -> Iterator[Outcome]:
         """Read the last lines of the rows that failed."""

@@ -1,0 +1,57 @@
+"""`tts-batch export`: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.export.support import make_run, misleading_rows
+from tts_batch.cli.export import FORMATS as OFFERED
+from tts_batch.cli.main import main
+from tts_batch.errors import ExitStatus
+from tts_batch.export.formats import FORMATS
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_the_formats_are_those_there_are() -> None:
+    assert tuple(FORMATS) == OFFERED
+
+
+def test_help_names_each_format(capsys: Output) -> None:
+    assert main(["export", "--help"]) == ExitStatus.OK
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in OFFERED)
+
+
+def test_stdout_is_data_and_stderr_is_talk(tmp_path: Path, capsys: Output) -> None:
+    run, out = make_run(tmp_path, misleading_rows(12)), tmp_path / "lj"
+    capsys.readouterr()
+    command = ["export", str(run), "--to", "ljspeech", "--out", str(out)]
+    assert main(command) == ExitStatus.SOME_FAILED
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"{out}: 11 of 12 rows, " in captured.err and "Left out: 1 empty_text." in captured.err
+    assert "Texts with a '|' or a line break: 1." in captured.err
+    assert main([*command, "--json"]) == ExitStatus.SOME_FAILED
+    told = json.loads(capsys.readouterr().out)
+    assert (told["format"], told["rows"], told["exported"], told["left_out"], told["exit_status"]) == (
+        "ljspeech", 12, 11, {"empty_text": 1}, 3
+    )  # fmt: skip
+
+
+def test_options_reach_the_export(tmp_path: Path, capsys: Output) -> None:
+    run = make_run(tmp_path, 3)
+    command = ["export", str(run), "--out", str(tmp_path / "out"), "--to"]
+    assert main([*command, "webdataset", "--shard-mb", "1"]) == ExitStatus.OK
+    assert main([*command, "webdataset"]) == ExitStatus.USAGE
+    assert "its options differ" in capsys.readouterr().err
+    assert main([*command, "nemo", "--overwrite", "--hard-link"]) == ExitStatus.OK
+    assert not list((tmp_path / "out").glob("*.tar"))
+
+
+@pytest.mark.parametrize("args", [["--to", "zip", "--out", "x"], ["--to", "hf"], ["--out", "x"]])
+def test_wrong_usage_is_2(args: list[str], tmp_path: Path) -> None:
+    assert main(["export", str(tmp_path), *args]) == ExitStatus.USAGE

@@ -1,0 +1,68 @@
+"""`tts-batch export`: a run's clips as a dataset that other programs open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tts_batch.errors import ExitStatus
+
+if TYPE_CHECKING:
+    from tts_batch.export.job import ExportSummary
+
+FORMATS = ("hf", "audiofolder", "webdataset", "ljspeech", "nemo", "qwen-sft")
+
+
+@click.command(short_help="Write a run's clips as a dataset of another format.")
+@click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--to", "name", type=click.Choice(FORMATS), required=True, help="The format.")
+@click.option("--out", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="The folder to write: new, empty, or with an export that was broken off.")  # fmt: skip
+@click.option("--shard-mb", type=click.IntRange(min=1), metavar="N", help="Audio in a shard (hf, webdataset). "
+              "Default: 500.")  # fmt: skip
+@click.option("--hard-link", is_flag=True, help="Link clips instead of copying them: one file under two names.")
+@click.option("--decode", is_flag=True, help="Write clips that the format does not take as 16-bit wav.")
+@click.option("--ref-audio", metavar="FILE", type=click.Path(path_type=Path), help="The reference of all rows "
+              "(qwen-sft). Default: the clip whose length is nearest to 8 s.")  # fmt: skip
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was exported to stdout, as JSON.")
+def export(
+    run: Path, name: str, out: Path, shard_mb: int | None, hard_link: bool, decode: bool, ref_audio: Path | None,
+    overwrite: bool, as_json: bool,
+) -> ExitStatus:  # fmt: skip
+    """Write the finished clips of the run in DIR as a dataset, in input order, without encoding them again.
+
+    \b
+    hf           Parquet with the audio inside: datasets.load_dataset(DIR), the Hub's viewer
+    audiofolder  audio files and metadata.parquet: datasets.load_dataset(DIR)
+    webdataset   shard-NNNNNN.tar of KEY.wav and KEY.json
+    ljspeech     wavs/ and metadata.csv of NAME|text|text
+    nemo         audio/ and manifest.jsonl
+    qwen-sft     audio/, ref.wav and train_raw.jsonl for Qwen3-TTS's fine-tuning scripts
+
+    Rows that failed, are pending or whose clip is gone are left out and counted; exit status 3 says that there are
+    some. The same command again goes on with an export that was broken off.
+    """
+    from tts_batch.export.job import export_run
+    from tts_batch.export.options import ExportOptions
+
+    options = ExportOptions(hard_link=hard_link, decode=decode, ref_audio=ref_audio)
+    if shard_mb is not None:
+        options = ExportOptions(shard_mb * 1_000_000, hard_link, decode, ref_audio)
+    summary = export_run(run, name, out, options, overwrite=overwrite)
+    for remark in summary.remarks:
+        click.echo(remark, err=True)
+    click.echo(_closing_words(summary), err=True)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+    return summary.exit_status
+
+
+def _closing_words(summary: ExportSummary) -> str:
+    from tts_batch.export.card import tell_left_out
+
+    told = f"{summary.out}: {summary.exported} of {summary.rows} rows, {summary.audio_s:.0f} s of audio."
+    return f"{told} Left out: {tell_left_out(summary.left_out)}." if summary.left_out else told

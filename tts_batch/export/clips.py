@@ -1,0 +1,191 @@
+"""The finished clips of a run in input order, found by its manifest: what every format is written from."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b, file_digest
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.export.columns import exported_schema
+from tts_batch.run.index import JournalIndex
+from tts_batch.run.lock import live_locks
+from tts_batch.run.summary import read_run
+
+_BATCH_ROWS = 2_000
+_SCANNED = [
+    "id", "status", "reason", "audio", "duration_s", "sample_rate", "effective_language", "language", "model",
+    "fingerprint",
+]  # fmt: skip
+_AT_ONCE = 16  # clips; they may be in memory
+_THREADS = 8
+
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedClip:
+    """A clip that is exported."""
+
+    position: int  # among these, from 0
+    row: Mapping[str, Any]  # its columns, as `exported_schema` has them
+    path: Path
+    num_bytes: int
+
+    @property
+    def suffix(self) -> str:
+        """With its dot, as in ".wav"."""
+        return self.path.suffix
+
+    def read(self) -> bytes:
+        """Return the file. Raises CannotContinueError when it is not what it was when the export began."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if len(data) != self.num_bytes:
+            raise changed(self.path)
+        return data
+
+
+def changed(clip: Path) -> CannotContinueError:
+    """Return what to raise for a clip that is not what it was when the export began."""
+    return CannotContinueError(f"{clip} was changed while it was exported. Export again.")
+
+
+class FinishedClips:
+    """The clips of a run folder that are ok in its manifest and lie there as its journal says.
+
+    Opening reads the manifest once, and each iteration once more; 9 bytes a row are kept. Every other row is counted
+    in `left_out`: by the reason why it failed, or as "pending", "missing" (no file) or "changed" (another file, or
+    made anew since the manifest was written).
+    """
+
+    def __init__(self, run: Path) -> None:
+        """Look at every clip of the run folder `run`. Raises UsageError when a run works in it or never ended."""
+        self._state = _check_run(run)
+        self.run = run
+        self._manifest = run / "manifest.parquet"
+        self.schema = exported_schema(pq.read_schema(self._manifest))
+        self.left_out: Counter[str] = Counter()
+        self.suffixes: Counter[str] = Counter()
+        self.sample_rates: set[int] = set()
+        self.languages: set[str] = set()
+        self.models: set[str] = set()
+        self.audio_s = 0.0
+        self.remarks: list[str] = []
+        self._chosen = bytearray()  # 1 for each row that is exported
+        self.sizes: Sequence[int] = self._scan()  # bytes of each exported clip
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        """Of the manifest."""
+        return len(self._chosen)
+
+    @property
+    def digest(self) -> str:
+        """Of everything that an export shows: equal digests give equal exports."""
+        with self._manifest.open("rb") as file:
+            content = file_digest(file, blake2b)
+        content.update(bytes(self._chosen))
+        content.update(bytes(memoryview(array("Q", self.sizes))))
+        return content.hexdigest()[:32]
+
+    def __iter__(self) -> Iterator[FinishedClip]:
+        """Yield the clips in input order, with a bar where stderr is a terminal."""
+        return iter(tqdm(self._read(), total=len(self), unit="clip", disable=None, dynamic_ncols=True))
+
+    def _read(self) -> Iterator[FinishedClip]:
+        number = position = 0
+        for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=["audio", *self.schema.names]):
+            for row in batch.to_pylist():
+                if self._chosen[number]:
+                    path = self.run / row.pop("audio")
+                    yield FinishedClip(position, row, path, self.sizes[position])
+                    position += 1
+                number += 1
+
+    def _scan(self) -> Sequence[int]:
+        index = JournalIndex(self.run)
+        sizes = array("Q")
+        for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=_SCANNED):
+            for row in batch.to_pylist():
+                size = self._size_to_export(row, index)
+                self._chosen.append(size is not None)
+                if size is not None:
+                    sizes.append(size)
+                    self._count(row)
+        made_since = index.ok - len(sizes) - self.left_out["missing"]
+        if self._state != "finished" and made_since > 0:
+            self.remarks.append(
+                f"{made_since} clips are newer than the manifest: `tts-batch finish {self.run}` takes them in."
+            )
+        return sizes
+
+    def _size_to_export(self, row: Mapping[str, Any], index: JournalIndex) -> int | None:
+        if row["status"] != "ok":
+            self.left_out[row["reason"] or row["status"]] += 1
+            return None
+        try:
+            size = os.stat(self.run / row["audio"]).st_size
+        except FileNotFoundError:
+            self.left_out["missing"] += 1
+            return None
+        if len(index) and size != index.clip_bytes(row):  # a folder without its journal is taken at its word
+            self.left_out["changed"] += 1
+            return None
+        return size
+
+    def _count(self, row: Mapping[str, Any]) -> None:
+        self.audio_s += row["duration_s"]
+        self.suffixes[Path(row["audio"]).suffix] += 1
+        self.sample_rates.add(row["sample_rate"])
+        self.models.add(row["model"])
+        if language := row["effective_language"] or row["language"]:
+            self.languages.add(language)
+
+
+def _check_run(run: Path) -> str:
+    """Return how the run ended."""
+    facts = read_run(run)
+    if not facts:
+        raise UsageError(f"{run} is no run folder: it has no run.json.")
+    if locks := live_locks(run):
+        raise UsageError(f"A run works in {run}, under {locks[0].name}. Wait for its end.")
+    if not (run / "manifest.parquet").exists():
+        raise UsageError(f"{run} has no manifest.parquet: `tts-batch finish {run}` writes it.")
+    return str(facts["state"])
+
+
+def ahead(work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]) -> Iterator[tuple[FinishedClip, Done]]:
+    """Yield each clip, in order, with what `work` returns of it: a few wait for the disk at once."""
+    clips = iter(clips)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        while batch := list(islice(clips, _AT_ONCE)):
+            yield from zip(batch, threads.map(work, batch), strict=True)
+
+
+def split_by_bytes(sizes: Iterable[int], limit_bytes: int) -> Iterator[int]:
+    """Yield how many of `sizes`, in their order, go together below the limit; at least one does."""
+    count = total = 0
+    for size in sizes:
+        if count and total + size > limit_bytes:
+            yield count
+            count = total = 0
+        count += 1
+        total += size
+    if count:
+        yield count

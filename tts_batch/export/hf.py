@@ -1,0 +1,66 @@
+"""`--to hf`: Parquet shards that hold the audio; `datasets.load_dataset(DIR)` and the Hub's viewer open them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tts_batch.export.card import DATASETS, write_card
+from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, split_by_bytes
+from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import Target
+
+ROW_GROUP_BYTES = 100_000_000
+"""Of audio in a row group: the Hub's viewer reads them whole, and none above 286 MiB."""
+
+_AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def write_hf(clips: FinishedClips, target: Target, options: ExportOptions) -> list[str]:
+    """Write data/train-NNNNN-of-NNNNN.parquet and README.md. The column `audio` holds each clip's file as it is."""
+    schema = _schema(clips)
+    shards = list(split_by_bytes(clips.sizes, options.shard_bytes))
+    stream, done = iter(clips), 0
+    for number, count in enumerate(shards):
+        name = f"data/train-{number:05d}-of-{len(shards):05d}.parquet"
+        shard, sizes = islice(stream, count), clips.sizes[done : done + count]
+        done += count
+        if target.has(name):
+            _pass_over(shard)
+            continue
+        with target.write(name) as file:
+            _write_shard(file, shard, split_by_bytes(sizes, ROW_GROUP_BYTES), schema)
+    files = [{"split": "train", "path": "data/train-*"}]
+    write_card(clips, target, {"configs": [{"config_name": "default", "data_files": files}]}, DATASETS)
+    return []
+
+
+def _schema(clips: FinishedClips) -> pa.Schema:
+    """The columns with `audio` behind `id`, and in the metadata what tells `datasets` that it is sound."""
+    rates = sorted(clips.sample_rates)
+    feature = {"sampling_rate": rates[0] if len(rates) == 1 else None, "_type": "Audio"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"audio": feature}}})}
+    columns = list(clips.schema)
+    return pa.schema([columns[0], ("audio", _AUDIO), *columns[1:]], metadata)
+
+
+def _write_shard(file: BinaryIO, clips: Iterator[FinishedClip], groups: Iterable[int], schema: pa.Schema) -> None:
+    # Few values between two looks at the page size: a thousand clips would be one page.
+    with pq.ParquetWriter(file, schema, compression="zstd", write_batch_size=16) as writer:
+        for count in groups:
+            rows = [_row(clip, data) for clip, data in ahead(FinishedClip.read, islice(clips, count))]
+            writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=count)
+
+
+def _row(clip: FinishedClip, data: bytes) -> dict[str, Any]:
+    return {**clip.row, "audio": {"bytes": data, "path": clip.path.name}}
+
+
+def _pass_over(clips: Iterable[FinishedClip]) -> None:
+    for _ in clips:
+        pass

@@ -91,6 +91,9 @@ def test_each_stage_keeps_to_its_device(open_cuda: Open) -> None:
     assert all(result.finish_reason in ("stop", "length") for result in engine.generate(requests()))
     assert torch.cuda.max_memory_allocated(1) > idle_bytes
     assert torch.cuda.current_device() == 0
+    graphs = engine.read_meter().graphs["code2wav"]  # captured there
+    assert graphs["hit"] > 0
+    assert graphs.keys() == {"hit"}
 
 
 @torch.inference_mode()

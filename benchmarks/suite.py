@@ -1,9 +1,10 @@
-"""The figures of the README in one process: every workload on runner v2, then runner v1 and v2 without graphs.
+"""The figures of the README, part by part: every workload on runner v2, chunks, then v2 without graphs and v1.
 
-    python benchmarks/suite.py [--shape 1.7b] [--json FILE] [--budget-s 150]
+    python benchmarks/suite.py [--shape 1.7b] [--json FILE] [--budget-s 540] [--only PART ...] [--list]
 
-Random weights of a released shape; one warm-up pass before each engine's workloads. Prints a table; what does not fit
-into the budget is said to be left out.
+A part is an engine's name (`v2`, all of its workloads) or ENGINE/WORKLOAD (`v2/icl-warm`); `--list` names them all.
+Voices are encoded and the engine is warmed up before its workloads. Prints a line a round, and what is left out because
+the budget is over; the JSON is written after every engine, so that nothing measured is lost.
 """
 
 from __future__ import annotations
@@ -11,83 +12,190 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tts_batch.bench.engines import open_bench_engine, random_model
-from tts_batch.bench.measure import measure
-from tts_batch.bench.table import describe_machine
-from tts_batch.bench.workload import Workload
+from tts_batch.bench.engines import base_checkpoint, load_model, open_bench_engine, random_model
+from tts_batch.bench.gpu import HOW
+from tts_batch.bench.measure import Measurement, measure
+from tts_batch.bench.player import Ear, describe
+from tts_batch.bench.table import describe_machine, stage_lines
+from tts_batch.bench.workload import BenchRow, Workload
 from tts_batch.engine.request import EngineConfig
+from tts_batch.model.qwen3_tts import Qwen3TTS
 
 SEED_TTS = Workload("seed-tts")
 FIXED = Workload("fixed", 1_024, 8, x_vector_only=True)
 
-# name, workload, cold cache, rounds
-ON_V2 = [
-    ("seed-tts, ICL, 666 voices, warm", SEED_TTS, False, 3),
-    ("seed-tts, ICL, 666 voices, cold", SEED_TTS, True, 2),
-    ("seed-tts, ICL, one voice", replace(SEED_TTS, num_references=1), False, 2),
-    ("seed-tts, x-vector, 666 voices, warm", replace(SEED_TTS, x_vector_only=True), False, 2),
-    ("seed-tts, ICL, 4,352 rows", replace(SEED_TTS, num_rows=4_352), False, 1),
-    ("52 frames, x-vector, 256 rows", replace(FIXED, num_rows=256), False, 3),
-    ("52 frames, x-vector, 1,024 rows", FIXED, False, 3),
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rounds of one workload."""
+
+    name: str
+    title: str
+    workload: Workload
+    rounds: int = 1
+    is_cold: bool = False
+    at_once: int | None = None  # rows in flight; None: as many as the engine takes
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine that differs from the default in some settings, and what it is measured with."""
+
+    name: str
+    parts: Sequence[Part]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of EngineConfig
+    warm_up_rows: int | None = None  # of the first workload; None: all of them
+
+
+ICL = Part("icl-warm", "seed-tts, ICL, 666 voices, warm", SEED_TTS, rounds=3)
+LONG = Part("icl-4352", "seed-tts, ICL, 4,352 rows", replace(SEED_TTS, num_rows=4_352))
+SMALL = Part("fixed-256", "52 frames, x-vector, 256 rows", replace(FIXED, num_rows=256), rounds=3)
+CHUNKS = [
+    Part(f"c{n}", f"seed-tts, ICL, {n} at once", replace(SEED_TTS, num_rows=4 * n), rounds=2, at_once=n)
+    for n in (64, 128)
 ]
+
 ENGINES = [
-    ("v2", {}, ON_V2),
-    ("v2, no graphs", {"cuda_graph": False}, [(*ON_V2[0][:3], 1)]),
-    ("v2, 64 rows", {"max_num_seqs": 64}, [("52 frames, x-vector, 256 rows", replace(FIXED, num_rows=256), False, 2)]),
-    ("v1, 64 rows", {"runner": "v1"}, [("52 frames, x-vector, 128 rows", replace(FIXED, num_rows=128), False, 1)]),
+    Engine(
+        "v2",
+        [
+            ICL,
+            Part("icl-cold", "seed-tts, ICL, 666 voices, cold", SEED_TTS, rounds=2, is_cold=True),
+            Part("icl-one-voice", "seed-tts, ICL, one voice", replace(SEED_TTS, num_references=1), rounds=2),
+            Part("x-vector", "seed-tts, x-vector, 666 voices", replace(SEED_TTS, x_vector_only=True), rounds=2),
+            LONG,
+            SMALL,
+            Part("fixed-1024", "52 frames, x-vector, 1,024 rows", FIXED, rounds=3),
+            *CHUNKS,
+        ],
+    ),
+    Engine("v2-64", [replace(SMALL, rounds=2)], {"max_num_seqs": 64}),
+    Engine("v2-chunked", CHUNKS, {"code2wav_mode": "chunked"}),
+    Engine("b2-chunked", CHUNKS[:1], {"code2wav_mode": "chunked", "profile": "b2"}),
+    Engine("no-graphs", [replace(ICL, rounds=2), LONG], {"cuda_graph": False}, warm_up_rows=64),
+    Engine(
+        "v1-64",
+        [Part("fixed-128", "52 frames, x-vector, 128 rows", replace(FIXED, num_rows=128))],
+        {"runner": "v1", "max_num_seqs": 64},
+        warm_up_rows=8,
+    ),
 ]
+
+
+def chosen(only: Sequence[str]) -> list[Engine]:
+    """The engines with the parts that `only` names, in the suite's order. Raises ValueError for an unknown name."""
+    known = {name for engine in ENGINES for name in (engine.name, *names(engine))}
+    if unknown := set(only) - known:
+        raise ValueError(f"no part is called {', '.join(sorted(unknown))}: see --list")
+    found = [
+        replace(
+            engine, parts=[part for part in engine.parts if {engine.name, f"{engine.name}/{part.name}"} & set(only)]
+        )
+        for engine in ENGINES
+    ]
+    return [engine for engine in found if engine.parts] if only else ENGINES
+
+
+def names(engine: Engine) -> list[str]:
+    return [f"{engine.name}/{part.name}" for part in engine.parts]
+
+
+class Suite:
+    """A model, engine after engine opened on it, and what they gave."""
+
+    def __init__(self, args: argparse.Namespace, started_s: float) -> None:
+        checkpoint = base_checkpoint(args.model) if args.model else ""
+        self._config = EngineConfig(model=checkpoint, device=args.device, runner="v2")
+        self._model: Qwen3TTS = load_model(self._config) if args.model else random_model(args.shape, self._config)
+        self._max_rows: int | None = args.rows
+        self._until_s = started_s + args.budget_s
+        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {HOW}", flush=True)
+        self.results: list[dict[str, Any]] = []
+
+    def run(self, asked: Engine) -> None:
+        """Every part of an engine, as long as there is time."""
+        if time.monotonic() > self._until_s:
+            print(f"{asked.name}: left out: no time", flush=True)
+            return
+        opening_s = time.monotonic()
+        ear = Ear() if asked.settings.get("code2wav_mode") == "chunked" else None
+        engine, preparer = open_bench_engine(self._model, replace(self._config, **asked.settings, on_chunk=ear))
+        opened_s = time.monotonic() - opening_s
+        rows = {part.name: self._rows(part.workload) for part in asked.parts}
+        for part in asked.parts:
+            if not part.is_cold:
+                preparer.encode_references([row.request for row in rows[part.name]])
+        warm_up = measure(engine, preparer, rows[asked.parts[0].name][: asked.warm_up_rows], None, ear)
+        print(f"{asked.name}: opened in {opened_s:.1f} s, warm-up {warm_up.wall_s:.1f} s; {engine.info}", flush=True)
+        max_num_seqs = int(engine.info["max_num_seqs"])
+        for part in asked.parts:
+            for _ in range(part.rounds):
+                if time.monotonic() > self._until_s:
+                    print(f"{asked.name}/{part.name}: left out: no time", flush=True)
+                    break
+                if part.is_cold:
+                    preparer.forget_references()
+                found = measure(engine, preparer, rows[part.name], part.at_once, ear)
+                self._report(asked, part, found, min(part.at_once or max_num_seqs, found.attempted, max_num_seqs))
+            if part.is_cold:  # for the parts to come
+                for other in asked.parts:
+                    preparer.encode_references([row.request for row in rows[other.name]])
+        engine.close()
+        del engine, preparer
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _rows(self, workload: Workload) -> list[BenchRow]:
+        if self._max_rows is not None:
+            workload = replace(workload, num_rows=min(workload.num_rows, self._max_rows))
+        return workload.rows(lambda text: len(self._model.text_tokenizer.encode(text)))
+
+    def _report(self, asked: Engine, part: Part, found: Measurement, at_once: int) -> None:
+        values = found.as_dict()
+        self.results.append({"engine": asked.name, "workload": part.title, "rows": at_once, **values})
+        idle = "n/a" if found.gpu_idle_steady is None else f"{found.gpu_idle_steady:.0%}"
+        print(
+            f"{asked.name:10s} {part.title:34s} {found.audio_s_per_s:7.0f} audio-s/s {found.wall_s:6.2f} s, first "
+            f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, idle {idle}, "
+            f"{found.completed}/{found.attempted}",
+            *(f"    {line}" for line in stage_lines(values)),
+            *([f"    {describe(values['listening'])}"] if values["listening"] else []),
+            sep="\n",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", default="1.7b")
+    parser.add_argument("--model", help="a Base checkpoint instead: folder, hub id or tiny-random")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rows", type=int, help="at most so many of each workload: a trial")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--budget-s", type=float, default=150.0)
+    parser.add_argument("--budget-s", type=float, default=540.0)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART")
+    parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     started_s = time.monotonic()
-    config = EngineConfig(model="", device="cuda")
-    model = random_model(args.shape, config)
-    loaded_s = time.monotonic() - started_s
-    results: list[dict[str, Any]] = []
-    for engine_name, settings, workloads in ENGINES:
-        opening_s = time.monotonic()
-        engine, preparer = open_bench_engine(model, replace(config, **settings))
-        opened_s = time.monotonic() - opening_s
-        warm = workloads[0][1].rows(lambda text: len(model.text_tokenizer.encode(text)))
-        warm_up = measure(engine, preparer, warm if engine_name != "v1, 64 rows" else warm[:8], None)
-        print(
-            f"{engine_name}: opened in {opened_s:.1f} s, first clip {warm_up.first_result_s:.1f} s later "
-            f"(model {loaded_s:.1f} s); {engine.info}",
-            flush=True,
-        )
-        for name, workload, cold, rounds in workloads:
-            rows = workload.rows(lambda text: len(model.text_tokenizer.encode(text)))
-            for _ in range(rounds):
-                if time.monotonic() - started_s > args.budget_s:
-                    print(f"{engine_name:14s} {name:38s} left out: no time", flush=True)
-                    break
-                if cold:
-                    preparer.forget_references()
-                found = measure(engine, preparer, rows, None)
-                at_once = min(found.attempted, int(engine.info["max_num_seqs"]))
-                results.append({"engine": engine_name, "workload": name, "rows": at_once, **found.as_dict()})
-                print(
-                    f"{engine_name:14s} {name:38s} {found.audio_s_per_s:7.0f} audio-s/s {found.wall_s:6.2f} s, first "
-                    f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, "
-                    f"{found.completed}/{found.attempted}",
-                    flush=True,
-                )
-        engine.close()
-        del engine, preparer
-        torch.cuda.empty_cache()
+    try:
+        engines = chosen(args.only)
+    except ValueError as error:
+        parser.error(str(error))
+    if args.list:
+        print(*(name for engine in engines for name in names(engine)), sep="\n")
+        return
+    suite = Suite(args, started_s)
+    for engine in engines:
+        suite.run(engine)
         if args.json:
-            args.json.write_text(json.dumps({"machine": describe_machine(), "results": results}, indent=1))
+            args.json.write_text(json.dumps({"machine": describe_machine(), "results": suite.results}, indent=1))
 
 
 if __name__ == "__main__":

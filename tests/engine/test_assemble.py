@@ -11,13 +11,16 @@ import torch
 
 from tests.engine.asking import ask, voice
 from tts_batch.engine import references
-from tts_batch.engine.assemble import _decoder
+from tts_batch.engine.assemble import _code2wav_graphs, _decoder
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.decode_pool import PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.kernels import backend
+from tts_batch.engine.meter import Meter
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.profiles import load_profile
 from tts_batch.engine.reference_encoder import ALONE
+from tts_batch.engine.request import EngineConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 PROFILE = load_profile("throughput", "cuda")
@@ -28,6 +31,7 @@ EVERYTHING_OFF = {
     "references_together": "false",
     "codec_skips_context": "false",
     "fast_codec": "false",
+    "codec_graphs": "false",
     "codec_stream": "false",
     "code2wav_pieces": "2",
 }
@@ -71,6 +75,21 @@ def test_without_the_fast_codec_a_copy_of_the_exact_one_decodes_in_bfloat16(exac
     codes = torch.arange(32).view(1, 16, 2)
     with torch.no_grad():
         torch.testing.assert_close(decode(codes).float(), exact(codes), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("mode", "context", "largest"),
+    [("utterance", CONV_CONTEXT, 325), ("utterance", None, 325), ("chunked", CONV_CONTEXT, 40), ("chunked", None, 112)],
+)
+def test_code2wav_has_graphs_for_the_pieces_of_its_mode(
+    exact: torch.nn.Module, mode: str, context: int | None, largest: int
+) -> None:
+    limits = PoolLimits(650, max_pieces=8)
+    config = EngineConfig(model="", code2wav_mode=mode)
+    buckets = _code2wav_graphs(FastCodecDecoder(exact), torch.device("cpu"), limits, context, config, Meter()).buckets
+    assert max(frames for _, frames in buckets) == largest
+    assert max(pieces for pieces, _ in buckets) == 8
+    assert max(pieces * frames for pieces, frames in buckets) <= 650
 
 
 def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 
 import torch
 
 from tts_batch.engine.devices import resolve_platform
+from tts_batch.engine.generation import BURST
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
@@ -58,6 +60,16 @@ class ForcedEndPreparer(Preparer):
     def __init__(self, model: Qwen3TTS, references_together: bool = True) -> None:
         super().__init__(model, references_together=references_together)
         self.ends: dict[str, int] = {}
+
+    @torch.inference_mode()
+    def encode_references(self, requests: Sequence[SpeechRequest]) -> None:
+        """Encode every voice that is not known yet, in bursts as an engine would; while none runs."""
+        for first in range(0, len(requests), BURST):
+            burst = requests[first : first + BURST]
+            self.load_ahead(burst)
+            for request in burst:
+                self.load(request)
+            self.encode_loaded()
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
         return replace(super().prepare(request), end_at=self.ends[request.request_id])

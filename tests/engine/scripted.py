@@ -48,8 +48,11 @@ class ScriptedPreparer:
 class ScriptedRunner:
     """A continuous runner: every step is one frame of every active row, and a row ends after `max_frames` frames."""
 
-    def __init__(self, max_num_seqs: int = 4, on_step: Callable[[ScriptedRunner], None] | None = None) -> None:
+    def __init__(
+        self, max_num_seqs: int = 4, on_step: Callable[[ScriptedRunner], None] | None = None, look_ahead: int = 0
+    ) -> None:
         self.max_num_seqs = max_num_seqs
+        self.look_ahead = look_ahead  # rows that may wait while all places are taken
         self.waiting: list[PreparedRow] = []
         self.active: dict[str, tuple[PreparedRow, int]] = {}
         self.num_steps = 0
@@ -57,7 +60,11 @@ class ScriptedRunner:
 
     @property
     def room(self) -> int:
-        return self.max_num_seqs - len(self.active) - len(self.waiting)
+        return self.max_num_seqs + self.look_ahead - len(self.active) - len(self.waiting)
+
+    @property
+    def is_hungry(self) -> bool:
+        return len(self.active) + len(self.waiting) < self.max_num_seqs
 
     @property
     def busy(self) -> bool:

@@ -390,6 +390,18 @@ def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.Monkey
     ]  # fmt: skip
 
 
+def test_rows_that_will_only_wait_are_prepared_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_module, "BURST_AHEAD", 3)
+    added: list[int] = []
+    runner = ScriptedRunner(4, lambda r: added.append(len(r.active) + len(r.waiting)), look_ahead=500)
+    requests = [ask(str(i), max_frames=50) for i in range(100)]
+    results = list(scripted_generation(requests, runner).results())
+    assert {r.finish_reason for r in results} == {"stop"} and len(results) == 100
+    steps = added[:12]
+    # The first burst is a whole one; then three come before every step, until all are there.
+    assert steps == [min(100, generation_module.BURST + 3 * step) for step in range(1, 13)]
+
+
 def test_ten_thousand_requests_through_sixteen_slots_leave_nothing() -> None:
     runner, code2wav, held = ScriptedRunner(16), ScriptedCode2Wav(), []
 

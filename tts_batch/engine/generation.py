@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 Done = TypeVar("Done")
 
 BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
+BURST_AHEAD = 32  # of those that will only wait: it takes less time than the frames that the device is busy with
 TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 POLL_S = 0.01
 DEVICE_POLL_S = 0.001  # while only the device has something to do
@@ -186,10 +187,17 @@ class Generation:
                 self._closing.wait(POLL_S)
 
     def _take_in(self) -> None:
-        """Fill the runner with the requests that are ready, burst by burst; slow ones do not hold up the others."""
+        """Fill the runner with the requests that are ready, burst by burst; slow ones do not hold up the others.
+
+        While all its places are taken, a burst at a time is prepared ahead, between the frames of those that decode.
+        """
         ready = self._ready_requests()
         until_s = time.monotonic() + TAKE_IN_S
-        while burst := list(islice(ready, max(0, min(self._runner.room, BURST)))):
+        while True:
+            is_hungry = self._runner.is_hungry
+            burst = list(islice(ready, max(0, min(self._runner.room, BURST if is_hungry else BURST_AHEAD))))
+            if not burst:
+                return
             self._preparer.load_ahead(burst)
             for request in burst:
                 if self._closing.is_set():
@@ -201,7 +209,7 @@ class Generation:
             for request in burst:
                 self._prepare(request)
             self._run(self._runner.start_waiting)  # the device reads these prompts while the host prepares the next
-            if time.monotonic() > until_s:
+            if not is_hungry or time.monotonic() > until_s:
                 return
 
     def _ready_requests(self) -> Iterator[SpeechRequest]:

@@ -49,6 +49,10 @@ class Runner(Protocol):
         """How many rows may be added now."""
 
     @property
+    def is_hungry(self) -> bool:
+        """Whether a row that is added now could begin at once, rather than wait for another to end."""
+
+    @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
 

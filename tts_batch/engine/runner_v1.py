@@ -48,6 +48,10 @@ class LockstepRunner:
         return LOOK_AHEAD * self.max_num_seqs - len(self._waiting) if self._gathering else 0
 
     @property
+    def is_hungry(self) -> bool:
+        return self._gathering
+
+    @property
     def busy(self) -> bool:
         return self._batch is not None or bool(self._waiting)
 

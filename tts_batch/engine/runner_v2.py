@@ -120,6 +120,10 @@ class ContinuousRunner:
         return self._scheduler.room
 
     @property
+    def is_hungry(self) -> bool:
+        return len(self._scheduler.active) + self._scheduler.num_waiting < self.max_num_seqs
+
+    @property
     def busy(self) -> bool:
         return bool(self._scheduler.active or self._scheduler.num_waiting or self._window)
 
@@ -146,7 +150,8 @@ class ContinuousRunner:
                 "text_too_long",
                 f"a prompt of {row.prompt.num_tokens} tokens with a budget of {row.request.max_frames} frames does not "
                 f"fit: at most {self.settings.max_frames} frames and "
-                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache.",
+                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache. "
+                "--max-frames lowers the budget.",
             )
         self._scheduler.add(row)
 

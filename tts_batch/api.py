@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import soundfile
 
 from tts_batch.clip import Clip
-from tts_batch.config import build_config
+from tts_batch.config import JobConfig, build_config
 from tts_batch.dataset.audio import load_reference
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_tables
@@ -33,8 +33,10 @@ from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.checks import find_fault
 from tts_batch.run.job import run_job
-from tts_batch.run.requests import engine_config, request_fields
+from tts_batch.run.pieces import join, of_piece
+from tts_batch.run.requests import engine_config, piece_seeds, request_fields
 from tts_batch.run.summary import JobSummary
+from tts_batch.run.trim import trim
 
 __all__ = ["Clip", "SynthResult", "Synthesizer", "synth"]
 
@@ -182,35 +184,45 @@ class Synthesizer:
 
     def _make(self, model: ModelGroup, rows: Iterator[PlannedRow]) -> Iterator[Clip]:
         """Make rows of one model. Those that failed in the plan are passed on between the others."""
-        under_way: dict[str, PlannedRow] = {}
+        under_way: dict[str, _Speaking] = {}  # request id → row
         failed: deque[PlannedRow] = deque()
         broken: list[Exception] = []
 
         def requests() -> Iterator[SpeechRequest]:
             try:
                 for planned in rows:
-                    if planned.row.failure is None:
-                        under_way[planned.row.id] = planned
-                        yield _request(planned)
-                    else:
+                    if planned.row.failure is not None:
                         failed.append(planned)
+                        continue
+                    row = _Speaking(planned, self._config)
+                    for request in row.requests:
+                        if not row.has_ended:
+                            under_way[request.request_id] = row
+                            yield request
             except Exception as error:  # of the caller's iterator: no fault of the engine's
                 broken.append(error)
 
-        results = self._engine_of(model).generate(requests())
+        engine = self._engine_of(model)
+        results = engine.generate(requests())
         try:
             for result in results:
                 yield from _failed_clips(failed)
-                if planned := under_way.pop(result.request_id, None):
-                    yield _clip(planned, result)
+                row = under_way.pop(result.request_id, None)
+                if row is not None and (clip := row.receive(result)) is not None:
+                    for request in row.requests:  # of a row that failed: what else of it is under way
+                        if under_way.pop(request.request_id, None):
+                            engine.cancel(request.request_id)
+                    yield clip
         finally:
             if isinstance(results, Generator):
                 results.close()  # what is under way is dropped now, not when it is collected
         yield from _failed_clips(failed)
         if broken:
             raise broken[0]
-        for planned in under_way.values():
-            yield _failed_clip(planned, Failure("engine_error", "The engine ended without a result for this row."))
+        for row in dict.fromkeys(under_way.values()):
+            if not row.has_ended:
+                message = "The engine ended without a result for this row."
+                yield _failed_clip(row.planned, Failure("engine_error", message))
 
     def _engine_of(self, model: ModelGroup) -> Engine:
         if self._closed:
@@ -236,19 +248,48 @@ def _by_model(rows: Iterator[PlannedRow]) -> Iterator[tuple[ModelGroup | None, I
     return groupby(rows, model_of)
 
 
-def _request(planned: PlannedRow) -> SpeechRequest:
+class _Speaking:
+    """A row under way: its requests, one for each piece of its text, and their results as they come."""
+
+    def __init__(self, planned: PlannedRow, config: JobConfig) -> None:
+        self.planned = planned
+        self.requests = [_request(planned, number, config) for number in range(len(planned.pieces))]
+        self.has_ended = False
+        self._config = config
+        self._results: dict[str, SpeechResult] = {}
+
+    def receive(self, result: SpeechResult) -> Clip | None:
+        """Return the clip when this was the last piece of it, or one that failed."""
+        if self.has_ended:
+            return None
+        if self._config.trim:
+            result, _ = trim(result, self._config.trim_margin_s)
+        (number,) = (at for at, request in enumerate(self.requests) if request.request_id == result.request_id)
+        failure = find_fault(result, self.requests[number].max_frames)
+        self._results[result.request_id] = result
+        if failure is None and len(self._results) < len(self.requests):
+            return None
+        self.has_ended = True
+        if self.planned.is_split and failure is not None:
+            failure = of_piece(failure, number, len(self.requests))
+        elif self.planned.is_split:
+            in_order = [self._results[request.request_id] for request in self.requests]
+            result = join(in_order, self._config.split_pause_s)
+            failure = find_fault(result, self.planned.max_frames)
+        return self._clip(result, failure)
+
+    def _clip(self, result: SpeechResult, failure: Failure | None) -> Clip:
+        audio = result.audio if failure is None and result.audio is not None else _NO_AUDIO
+        row, seed = self.planned.row, self.planned.seed
+        return Clip(row.id, row.text, audio, result.sample_rate, seed, result.num_frames, result.effective, failure)
+
+
+def _request(planned: PlannedRow, number: int, config: JobConfig) -> SpeechRequest:
     row, reference = planned.row, None
     if row.ref_audio is not None and planned.reference_key is not None:
         reference = Reference(planned.reference_key, partial(load_reference, row.ref_audio), row.ref_text)
-    fields = request_fields(planned)
-    return SpeechRequest(**fields, seed=planned.seed, sampling=planned.sampling, reference=reference)
-
-
-def _clip(planned: PlannedRow, result: SpeechResult) -> Clip:
-    failure = find_fault(result, planned.max_frames)
-    audio = result.audio if failure is None and result.audio is not None else _NO_AUDIO
-    row, seed = planned.row, planned.seed
-    return Clip(row.id, row.text, audio, result.sample_rate, seed, result.num_frames, result.effective, failure)
+    fields, seed = request_fields(planned, number), piece_seeds(planned, number, config)[0]
+    return SpeechRequest(**fields, seed=seed, sampling=planned.sampling, reference=reference)
 
 
 def _failed_clips(failed: deque[PlannedRow]) -> Iterator[Clip]:

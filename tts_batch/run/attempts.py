@@ -1,4 +1,4 @@
-"""A row under way in a worker: its attempts, their seeds, and what is kept of those that failed."""
+"""A row under way in a worker: its pieces, their attempts and seeds, and what is kept of those that failed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.errors import Reason
 from tts_batch.records import Failure
 from tts_batch.run.channel import Message
+from tts_batch.run.pieces import of_piece
 from tts_batch.run.references import reference_from
 
 NEW_DRAW_HELPS: tuple[Reason, ...] = (
@@ -37,55 +38,101 @@ _DEVICE_IS_BROKEN = re.compile(r"\b(CUDA|HIP|cuBLAS|cuDNN|cuFFT) error|device-si
 
 
 @dataclass(slots=True, eq=False)
-class Active:
+class ActiveRow:
     """A row between its arrival and its end."""
 
-    request: SpeechRequest
+    id: str
     fingerprint: str
     input_digest: str
-    expected_s: float  # of speech, at a normal pace
-    seeds: list[int]  # one for each attempt that it may have now
-    tried: list[int]  # of attempts of earlier runs
-    attempts: int = 0  # begun in this run
-    began: float = 0.0  # when the engine first pulled it, by the monotonic clock
+    tried: list[int]  # seeds of attempts of earlier runs
+    pieces: list[ActivePiece] = field(default_factory=list)  # of its text, in order; most often one
+    began: float = 0.0  # when the engine first pulled one, by the monotonic clock
     overtime: bool = False  # its time limit is over
     failures: list[dict[str, Any]] = field(default_factory=list)  # one record for each failed attempt
     kept: dict[str, bytes] = field(default_factory=dict)  # audio of failed attempts, when it is wanted
 
     @classmethod
-    def from_message(cls, message: Message) -> Active:
-        request = SpeechRequest(
-            **message["request"],
-            seed=message["seeds"][0],
-            sampling=SamplingParams(**message["sampling"]),
-            reference=reference_from(message["reference"]),
-        )
-        digests = message["fingerprint"], message["input_digest"]
-        return cls(request, *digests, message["expected_s"], message["seeds"], message["tried"])
-
-    def begin_attempt(self) -> None:
-        """Make `request` that of the next attempt."""
-        self.began = self.began or time.monotonic()
-        self.request = replace(self.request, seed=self.seeds[self.attempts])
-        self.attempts += 1
+    def from_message(cls, message: Message) -> ActiveRow:
+        row = cls(message["id"], message["fingerprint"], message["input_digest"], message["tried"])
+        sampling = SamplingParams(**message["sampling"])
+        reference = reference_from(message["reference"])
+        for piece in message["pieces"]:
+            fields, seeds = piece["request"], piece["seeds"]
+            request = SpeechRequest(**fields, seed=seeds[0], sampling=sampling, reference=reference)
+            row.pieces.append(ActivePiece(row, len(row.pieces), request, piece["expected_s"], seeds))
+        return row
 
     @property
-    def may_try_again(self) -> bool:
-        return self.attempts < len(self.seeds) and not self.overtime
+    def is_split(self) -> bool:
+        return len(self.pieces) > 1
+
+    @property
+    def is_made(self) -> bool:
+        """Whether every piece has a good result."""
+        return all(piece.result is not None for piece in self.pieces)
 
     @property
     def attempt_seeds(self) -> list[int]:
-        return [*self.tried, *self.seeds[: self.attempts]]
+        """Of each attempt, the first piece's: the others' seeds follow from the same attempt."""
+        return [*self.tried, *self.pieces[0].seeds[: max(piece.attempts for piece in self.pieces)]]
+
+    @property
+    def max_frames(self) -> int:
+        return sum(piece.request.max_frames for piece in self.pieces)
+
+    @property
+    def expected_s(self) -> float:
+        """Of speech, at a normal pace."""
+        return sum(piece.expected_s for piece in self.pieces)
 
     def note_failure(
-        self, failure: Failure, result: SpeechResult | None, checks: Mapping[str, float] | None = None
+        self,
+        failure: Failure,
+        result: SpeechResult | None,
+        checks: Mapping[str, float] | None = None,
+        piece: ActivePiece | None = None,
     ) -> None:
-        """Record a failed attempt with what helps to understand it."""
-        record = {"attempt": len(self.attempt_seeds), "seed": self.request.seed, **_plain(failure)}
+        """Record a failed attempt with what helps to understand it; `piece`: which one failed, None: all as a whole."""
+        of = piece or self.pieces[0]
+        record = {"attempt": len(self.tried) + of.attempts, "seed": of.request.seed, **_plain(failure)}
+        if piece is not None and self.is_split:
+            record["piece"] = piece.number + 1
         if result is not None:
             record |= {"num_frames": int(result.num_frames), "finish_reason": str(result.finish_reason)}
             record |= describe_codes(result.codes) | dict(checks or {})
         self.failures.append(record)
+
+
+@dataclass(slots=True, eq=False)
+class ActivePiece:
+    """One request of a row: its whole text, or a piece of one that is split. Each has attempts of its own."""
+
+    row: ActiveRow
+    number: int  # from 0
+    request: SpeechRequest
+    expected_s: float
+    seeds: list[int]  # one for each attempt that it may have now
+    attempts: int = 0  # begun in this run
+    result: SpeechResult | None = None  # when it has passed its checks …
+    checks: dict[str, float] = field(default_factory=dict)  # … with these figures
+
+    @property
+    def id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def may_try_again(self) -> bool:
+        return self.attempts < len(self.seeds) and not self.row.overtime
+
+    def begin_attempt(self) -> None:
+        """Make `request` that of the next attempt."""
+        self.row.began = self.row.began or time.monotonic()
+        self.request = replace(self.request, seed=self.seeds[self.attempts])
+        self.attempts += 1
+
+    def blame(self, failure: Failure) -> Failure:
+        """Return `failure` as that of this piece, where the text is split."""
+        return of_piece(failure, self.number, len(self.row.pieces)) if self.row.is_split else failure
 
 
 def _plain(failure: Failure) -> dict[str, str]:

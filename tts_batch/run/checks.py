@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,16 @@ from tts_batch.errors import REASONS, Reason
 from tts_batch.records import Failure
 from tts_batch.run.sound import Audio, Levels, Tail, dbfs, find_silences, flatness, measure, zero_crossings
 
-__all__ = ["CheckLimits", "Examined", "Levels", "examine", "find_fault", "measure"]
+__all__ = [
+    "CheckLimits",
+    "Examined",
+    "Levels",
+    "examine",
+    "find_bad_sound",
+    "find_broken_audio",
+    "find_fault",
+    "measure",
+]
 
 SILENT_PEAK_DBFS = -60.0
 _FINISH_REASONS = ("stop", "length", "loop", "error", "cancelled")
@@ -48,7 +58,7 @@ class Examined:
 
     failure: Failure | None
     levels: Levels | None = None
-    checks: dict[str, float] = field(default_factory=dict)  # what → figure, as the manifest keeps it
+    checks: dict[str, Any] = field(default_factory=dict)  # what → figure, as the manifest keeps it
 
 
 def examine(
@@ -59,11 +69,11 @@ def examine(
     What can be measured is measured of failed results too.
     """
     failure = find_fault(result, max_frames, limits.silent_peak_dbfs)
-    if result.audio is None or _find_broken_audio(result):
+    if result.audio is None or find_broken_audio(result):
         return Examined(failure)
     checks = _measure(result.audio, result.sample_rate, expected_s, reference)
     if failure is None:
-        failure = _find_bad_sound(checks, result.audio.size / result.sample_rate, expected_s, limits)
+        failure = find_bad_sound(checks, result.audio.size / result.sample_rate, expected_s, limits)
     rounded = {name: round(figure, 3) for name, figure in checks.items()}
     return Examined(failure, measure(result.audio), rounded)
 
@@ -83,9 +93,10 @@ def _measure(audio: Audio, sample_rate_hz: int, expected_s: float, reference: Ta
     return checks
 
 
-def _find_bad_sound(
+def find_bad_sound(
     checks: Mapping[str, float], length_s: float, expected_s: float, limits: CheckLimits
 ) -> Failure | None:
+    """Say what is wrong with the figures of a clip of `length_s`, if anything is."""
     text = f"{length_s:.1f} s of audio for a text of about {expected_s:.1f} s"
     silence_s = max(checks["head_silence_s"], checks["inner_silence_s"], checks["tail_silence_s"])
     if (limits.ref_correlation or np.inf) <= checks.get("ref_correlation", 0.0):
@@ -117,11 +128,13 @@ def find_fault(
     if ended == "loop":
         return Failure("repetitive_generation", f"The speech went round in circles ({result.num_frames} frames).")
     if ended == "length" or (result.num_frames == max_frames and not result.eos):
-        return Failure("codec_budget_exhausted", f"No end of speech within the budget of {max_frames} frames.")
-    return _find_broken_audio(result) or _find_silence(result.audio, silent_peak_dbfs)
+        message = f"No end of speech within the budget of {max_frames} frames"
+        return Failure("codec_budget_exhausted", f"{message}: --attempts draws again, --max-frames raises it.")
+    return find_broken_audio(result) or _find_silence(result.audio, silent_peak_dbfs)
 
 
-def _find_broken_audio(result: SpeechResult) -> Failure | None:
+def find_broken_audio(result: SpeechResult) -> Failure | None:
+    """Say why the result's audio is no waveform at all, or None when it is one."""
     audio = result.audio
     if audio is None or np.size(audio) == 0:
         return Failure("empty_audio", "The engine returned no samples.")
@@ -135,7 +148,7 @@ def _find_broken_audio(result: SpeechResult) -> Failure | None:
 
 
 def _find_silence(audio: Audio | None, silent_peak_dbfs: float | None) -> Failure | None:
-    assert audio is not None, "_find_broken_audio has seen it"
+    assert audio is not None, "find_broken_audio has seen it"
     if silent_peak_dbfs is None:
         return None
     peak_dbfs = dbfs(max(-float(audio.min()), float(audio.max())))

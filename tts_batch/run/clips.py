@@ -44,9 +44,10 @@ def clip_path(row_id: str, suffix: str = ".wav") -> str:
     return f"{_digest(row_id)[:2]}/{clip_name(row_id)}{suffix}"
 
 
-def quarantine_path(row_id: str, attempt: int) -> str:
-    """Return the path of the audio of a failed attempt, counted from 1: "quarantine/ab/NAME.1.wav"."""
-    return f"quarantine/{clip_path(row_id, f'.{attempt}.wav')}"
+def quarantine_path(row_id: str, attempt: int, piece: int | None = None) -> str:
+    """Return the path of the audio of a failed attempt, or of a piece, from 1: "quarantine/ab/NAME.piece2.1.wav"."""
+    suffix = f".{attempt}.wav" if piece is None else f".piece{piece}.{attempt}.wav"
+    return f"quarantine/{clip_path(row_id, suffix)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Work:
     @property
     def seeds(self) -> list[int]:
         """Of the attempts so far and the one that a worker begins with."""
-        return [*self.message["tried"], self.message["seeds"][0]]
+        return [*self.message["tried"], self.message["pieces"][0]["seeds"][0]]
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import Reason
-from tts_batch.run.attempts import Active
+from tts_batch.run.attempts import ActiveRow
 from tts_batch.run.checks import Examined
 from tts_batch.run.index import input_digest
 from tts_batch.run.journal import Outcome
@@ -18,24 +18,28 @@ if TYPE_CHECKING:
 
 
 def row_outcome(
-    active: Active, result: SpeechResult | None, examined: Examined, constants: Mapping[str, Any]
+    row: ActiveRow, result: SpeechResult | None, examined: Examined, constants: Mapping[str, Any]
 ) -> Outcome:
-    """Return the record of a row that ended in a worker; its files are not in it yet."""
+    """Return the record of a row that ended in a worker; its files are not in it yet.
+
+    `result` is that of the whole row, or of the piece of it that failed.
+    """
     failure = examined.failure
-    seeds = active.attempt_seeds
+    seeds = row.attempt_seeds
     outcome = Outcome(
-        id=active.request.request_id,
-        fingerprint=active.fingerprint,
-        input_digest=active.input_digest,
+        id=row.id,
+        fingerprint=row.fingerprint,
+        input_digest=row.input_digest,
         status="failed" if failure else "ok",
         reason=failure.reason if failure else None,
         message=failure.message if failure else None,
-        max_frames=active.request.max_frames,
+        max_frames=row.max_frames,
         attempts=len(seeds),
         seed=seeds[-1],
         attempt_seeds=tuple(seeds),
-        failed_attempts=tuple(active.failures),
+        failed_attempts=tuple(row.failures),
         checks=examined.checks,
+        num_pieces=len(row.pieces),
         **constants,
     )
     if result is None:
@@ -71,6 +75,7 @@ def killer_outcome(work_seeds: list[int], planned: PlannedRow, reason: Reason, m
         attempts=len(work_seeds),
         seed=work_seeds[-1],
         attempt_seeds=tuple(work_seeds),
+        num_pieces=len(planned.pieces),
     )
 
 

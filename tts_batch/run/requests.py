@@ -16,6 +16,7 @@ from tts_batch.run.checks import CheckLimits
 from tts_batch.run.devices import Device
 from tts_batch.run.index import input_digest
 from tts_batch.run.journal import Outcome
+from tts_batch.run.pieces import piece_id
 from tts_batch.run.references import ReferenceSpool
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Devi
         "save_codes": config.save_codes,
         "keep_failed_audio": config.keep_failed_audio,
         "row_time_limit": config.row_time_limit,
+        "split_pause_s": config.split_pause_s,
+        "trim_margin_s": config.trim_margin_s if config.trim else None,
         "checks": CheckLimits.of(config.checks, speaks=checkpoint.name not in TINY).to_dict(),
         "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
     }
@@ -76,14 +79,21 @@ def row_message(
     if row.ref_audio is not None and planned.reference_key is not None:
         reference = spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
     return {
-        "request": request_fields(planned),
+        "id": row.id,
+        "pieces": [_piece_message(planned, number, config, len(tried)) for number in range(len(planned.pieces))],
         "sampling": _sampling_fields(planned.sampling),
-        "seeds": _seeds(planned, config, len(tried)),
         "tried": tried,
-        "expected_s": planned.expected_frames / FRAMES_PER_S,
         "reference": reference,
         "fingerprint": planned.fingerprint,
         "input_digest": input_digest(planned),
+    }
+
+
+def _piece_message(planned: PlannedRow, number: int, config: JobConfig, tried: int) -> Message:
+    return {
+        "request": request_fields(planned, number),
+        "seeds": piece_seeds(planned, number, config, tried),
+        "expected_s": planned.pieces[number].expected_frames / FRAMES_PER_S,
     }
 
 
@@ -92,28 +102,31 @@ def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     return asdict(sampling)
 
 
-def _seeds(planned: PlannedRow, config: JobConfig, tried: int) -> list[int]:
-    """Return the seeds of the row's next attempts.
+def piece_seeds(planned: PlannedRow, number: int, config: JobConfig, tried: int = 0) -> list[int]:
+    """Return the seeds of the next attempts of a row's piece, counted from 0, after `tried` ones.
 
     An explicit seed is not changed unless that is asked for, and without sampling a seed changes nothing.
     """
     sampling, explicit = planned.sampling, planned.row.seed
+    derive = partial(derive_seed, config.seed, planned.input_id, take=planned.take, piece=number, explicit=explicit)
     if not (sampling.do_sample or sampling.subtalker_dosample):
-        return [planned.seed]
+        return [derive()]
     if explicit is not None and not config.retry_changes_seed:
-        return [planned.seed]
-    derive = partial(derive_seed, config.seed, planned.input_id, take=planned.take, explicit=explicit)
+        return [derive()]
     return [derive(attempt=attempt) for attempt in range(tried, tried + config.attempts)]
 
 
-def request_fields(planned: PlannedRow) -> dict[str, Any]:
-    """Return the fields of a row's SpeechRequest that are plain data: all but sampling, seed and reference."""
-    row = planned.row
+def request_fields(planned: PlannedRow, number: int) -> dict[str, Any]:
+    """Return the fields of the SpeechRequest of a row's piece, counted from 0, that are plain data.
+
+    All but sampling, seed and reference are.
+    """
+    row, piece = planned.row, planned.pieces[number]
     return {
-        "request_id": row.id,
-        "text": row.text,
+        "request_id": piece_id(row.id, number) if planned.is_split else row.id,
+        "text": piece.text,
         "task": row.task,
-        "max_frames": planned.max_frames,
+        "max_frames": piece.max_frames,
         "language": row.language,
         "speaker": row.speaker,
         "instruct": row.instruct,

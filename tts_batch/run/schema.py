@@ -67,6 +67,7 @@ _ATTEMPT = pa.struct(
         ("inner_silence_s", pa.float32()),
         ("tail_silence_s", pa.float32()),
         ("flatness", pa.float32()),
+        ("piece", pa.int32()),  # of a split text, from 1
     ]
 )
 FAILURES_SCHEMA = pa.schema([*SCHEMA, ("failed_attempts", pa.list_(_ATTEMPT))])

@@ -67,6 +67,18 @@ def find_silences(audio: Audio, sample_rate_hz: int) -> Silences:
     return Silences(int(loud[0]) * window_s, (len(windows) - 1 - int(loud[-1])) * window_s, gap * window_s)
 
 
+def find_sound(audio: Audio, sample_rate_hz: int) -> tuple[int, int]:
+    """Return where samples [samples] begin and end to sound, in windows of 20 ms; of nothing but zeros, the whole.
+
+    However quiet a clip is, its own loudest window decides.
+    """
+    size = max(1, round(sample_rate_hz * WINDOW_S))
+    windows = np.pad(audio, (0, -audio.size % size)).reshape(-1, size)
+    power = np.einsum("ij,ij->i", windows, windows, dtype=np.float64)
+    loud = np.flatnonzero(power > power.max() * 10 ** (-QUIET_DB / 10))
+    return (int(loud[0]) * size, min((int(loud[-1]) + 1) * size, audio.size)) if loud.size else (0, audio.size)
+
+
 def flatness(audio: Audio) -> float:
     """Return how flat the spectrum of samples [samples] is: 0 a tone, voices under 0.2, white noise 0.56.
 

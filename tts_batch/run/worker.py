@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,13 +27,15 @@ from tts_batch.engine.errors import EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
 from tts_batch.run.answers import Answers
-from tts_batch.run.attempts import Active, is_device_broken
+from tts_batch.run.attempts import ActivePiece, ActiveRow, is_device_broken
 from tts_batch.run.channel import Channel, Message
 from tts_batch.run.checks import CheckLimits, Examined, examine
 from tts_batch.run.clips import CONTAINERS, clip_path, digest_of, encode_clip, encode_codes, quarantine_path
 from tts_batch.run.journal import Outcome
 from tts_batch.run.outcomes import row_outcome
+from tts_batch.run.pieces import describe_pieces, examine_joined, join
 from tts_batch.run.references import Tails
+from tts_batch.run.trim import trim
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
 log = logging.getLogger(__name__)
@@ -54,13 +56,16 @@ class Worker:
         self._keep_failed_audio: bool = start["keep_failed_audio"]
         self._limits = CheckLimits(**start["checks"])
         self._tails = Tails(wanted=self._limits.ref_correlation is not None)
+        self._pause_s: float = start["split_pause_s"]
+        self._trim_margin_s: float | None = start["trim_margin_s"]
         self._time_limit_s: float | None = start["row_time_limit"]
         self._time_is_over = Failure("time_limit", f"It was not done after {self._time_limit_s or 0:g} s.")
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
-        self._inbox: deque[Active] = deque()
-        self._active: dict[str, Active] = {}  # pulled by the engine, or waiting for another attempt
-        self._again: deque[Active] = deque()
+        self._inbox: deque[ActivePiece] = deque()
+        self._active: dict[str, ActivePiece] = {}  # pulled by the engine, or waiting for another attempt
+        self._again: deque[ActivePiece] = deque()
+        self._dropped: set[str] = set()  # pulled by the engine, of rows that have failed meanwhile
         self._answers = Answers(start["answer_s"], start["answer_frame_s"])
         self._no_more = self._stopping = False
         self._engine: Engine | None = None
@@ -92,12 +97,13 @@ class Worker:
         for message in self._messages:
             with self._arrived:
                 if message["type"] == "rows":
-                    self._inbox.extend(map(Active.from_message, message["rows"]))
+                    for row in map(ActiveRow.from_message, message["rows"]):
+                        self._inbox.extend(row.pieces)
                 elif message["type"] == "end":
                     self._no_more = True
                 elif message["type"] == "stop":
                     self._no_more = self._stopping = True
-                    self._inbox.clear()
+                    self._inbox = deque(piece for piece in self._inbox if piece.row.began)
                     timer = threading.Timer(message["deadline_s"], self._cancel_all)
                     timer.daemon = True
                     timer.start()
@@ -106,7 +112,11 @@ class Worker:
 
     def _cancel_all(self) -> None:
         with self._arrived:
+            self._inbox.clear()
             request_ids = list(self._active)
+        self._cancel(request_ids)
+
+    def _cancel(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:
             if self._engine is not None:
                 self._engine.cancel(request_id)
@@ -116,30 +126,27 @@ class Worker:
             time.sleep(WATCH_POLL_S)
             with self._arrived:
                 ended = [*self._end_overtime(), *self._fail_lost()]
-            for active in ended:
-                if self._engine is not None:
-                    self._engine.cancel(active.request.request_id)
+            self._cancel(ended)
 
-    def _end_overtime(self) -> list[Active]:
-        """Return the rows whose time is over now; the engine is to cancel them."""
+    def _end_overtime(self) -> list[str]:
+        """Return what the engine has of rows whose time is over now, to be cancelled."""
         if self._time_limit_s is None:
             return []
         begun_before = time.monotonic() - self._time_limit_s
-        running = [active for active in self._active.values() if active not in self._again]
-        late = [active for active in running if active.began < begun_before and not active.overtime]
-        for active in late:
-            active.overtime = True
-        return late
+        running = [piece for piece in self._active.values() if piece not in self._again]
+        late = [piece for piece in running if piece.row.began < begun_before and not piece.row.overtime]
+        for piece in late:
+            piece.row.overtime = True
+        return [piece.id for piece in late]
 
-    def _fail_lost(self) -> list[Active]:
-        """Fail the rows that the engine has lost. It may yet find them, so none is tried again here."""
+    def _fail_lost(self) -> list[str]:
+        """Fail the rows that the engine has lost, and return what it has of them.
+
+        It may yet find them, so none is tried again here.
+        """
         limit_s = self._answers.limit_s
-        names = self._answers.take_lost(time.monotonic())
-        lost = [self._active.pop(name) for name in names if name in self._active]
-        for active in lost:
-            message = f"The engine gave no answer for it within {limit_s:g} s, and went on."
-            self._fail_unanswered(active, Failure("stalled", message))
-        return lost
+        failure = Failure("stalled", f"The engine gave no answer for it within {limit_s:g} s, and went on.")
+        return self._fail_unanswered(self._answers.take_lost(time.monotonic()), failure)
 
     # worker → engine
 
@@ -153,72 +160,119 @@ class Worker:
                 self._answers.ask(time.monotonic())
                 if not (self._again or self._inbox or self._active or self._no_more):
                     self._arrived.wait(IDLE_POLL_S)
-                active = self._next()
-                if active is None and self._no_more and not self._may_come_again():
+                piece = self._next()
+                if piece is None and self._no_more and not self._may_come_again():
                     return
-                if active is not None:
-                    active.begin_attempt()
-                    request = active.request
-                    self._answers.pull(request.request_id, request.max_frames, time.monotonic())
-            yield None if active is None else active.request
+                if piece is not None:
+                    piece.begin_attempt()
+                    self._answers.pull(piece.id, piece.request.max_frames, time.monotonic())
+            yield None if piece is None else piece.request
 
-    def _next(self) -> Active | None:
+    def _next(self) -> ActivePiece | None:
         if self._again and not self._stopping:
-            active = self._again.popleft()
+            piece = self._again.popleft()
         elif self._inbox:
-            active = self._inbox.popleft()
-            self._channel.send({"type": "pulled"})
+            piece = self._inbox.popleft()
+            if piece.number == 0:
+                self._channel.send({"type": "pulled"})
         else:
             return None
-        self._active[active.request.request_id] = active
-        return active
+        self._active[piece.id] = piece
+        return piece
 
     def _may_come_again(self) -> bool:
-        return not self._stopping and any(active.may_try_again for active in self._active.values())
+        return not self._stopping and any(piece.may_try_again for piece in self._active.values())
 
     # engine → writer
 
     def _receive(self, result: SpeechResult) -> None:
         with self._arrived:
-            active = self._active.get(result.request_id)
-            if active is None or active in self._again:
+            piece = self._active.get(result.request_id)
+            if piece in self._again:
+                piece = None
+            if piece is None and result.request_id not in self._dropped:
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
+            self._dropped.discard(result.request_id)
             self._answers.receive(result.request_id)
-        self._end_attempt(active, result)
+        if piece is not None:
+            self._end_attempt(piece, result)
         with self._arrived:
             self._answers.received(time.monotonic())
 
-    def _end_attempt(self, active: Active, result: SpeechResult) -> None:
+    def _end_attempt(self, piece: ActivePiece, result: SpeechResult) -> None:
+        """End the row with its last good piece, or with the first that may not be tried again."""
         if is_device_broken(result):
             raise EngineError(f"its device is broken: {result.error}")
-        examined = self._examine(active, result)
+        row, at_fault = piece.row, [piece]
+        result, examined = self._examine(piece, result)
+        if examined.failure is None:
+            piece.result, piece.checks = result, examined.checks
+            if not row.is_made:
+                with self._arrived:
+                    del self._active[piece.id]
+                return
+            if row.is_split:
+                result, examined, at_fault = *self._join(row), row.pieces
         failure = examined.failure
         if failure is not None:
-            active.note_failure(failure, result, examined.checks)
+            blamed = piece if piece.result is None else None
+            row.note_failure(failure, result, examined.checks, blamed)
             if self._keep_failed_audio:
-                active.kept |= _failed_audio(active, result)
+                row.kept |= _failed_audio(row, result, blamed)
         with self._arrived:
-            if failure is not None and active.may_try_again and not self._stopping:
-                self._again.append(active)
+            if failure is not None and all(one.may_try_again for one in at_fault) and not self._stopping:
+                self._try_again(at_fault)
                 return
-            del self._active[result.request_id]
+            del self._active[piece.id]
+            useless = self._forget(row)
+        self._cancel(useless)
         if self._stopping and result.finish_reason == "cancelled":
             return  # stays pending
-        outcome = row_outcome(active, result, examined, self._constants)
-        if failure is None:
-            self._writer.put(outcome, encode=partial(self._encode, outcome, result, active.kept))
-        else:
-            self._writer.put(outcome, active.kept)
+        outcome = row_outcome(row, result, examined, self._constants)
+        encode = partial(self._encode, outcome, result, row.kept) if failure is None else None
+        self._writer.put(outcome, row.kept, encode)
         if not self._active and not self._inbox:
             self._writer.hurry()
 
-    def _examine(self, active: Active, result: SpeechResult) -> Examined:
-        if active.overtime and result.finish_reason == "cancelled":
-            return Examined(self._time_is_over)
-        sounds = result.audio is not None and not active.request.x_vector_only
-        tail = self._tails.of(active.request.reference) if sounds else None
-        return examine(result, active.request.max_frames, active.expected_s, self._limits, tail)
+    def _examine(self, piece: ActivePiece, result: SpeechResult) -> tuple[SpeechResult, Examined]:
+        """Return the result, trimmed if that is asked for, and what was found in it."""
+        if piece.row.overtime and result.finish_reason == "cancelled":
+            return result, Examined(piece.blame(self._time_is_over))
+        trimmed: dict[str, float] = {}
+        if self._trim_margin_s is not None:
+            result, trimmed = trim(result, self._trim_margin_s)
+        sounds = result.audio is not None and not piece.request.x_vector_only
+        tail = self._tails.of(piece.request.reference) if sounds else None
+        examined = examine(result, piece.request.max_frames, piece.expected_s, self._limits, tail)
+        failure = examined.failure and piece.blame(examined.failure)
+        return result, replace(examined, failure=failure, checks=examined.checks | trimmed)
+
+    def _join(self, row: ActiveRow) -> tuple[SpeechResult, Examined]:
+        """Return the row's result and what was found in it, of pieces that are all good."""
+        results = [piece.result for piece in row.pieces if piece.result is not None]
+        joined = join(results, self._pause_s)
+        figures = [piece.checks for piece in row.pieces]
+        examined = examine_joined(joined, results, figures, row.max_frames, row.expected_s, self._limits)
+        told = describe_pieces([piece.request for piece in row.pieces], results, self._pause_s)
+        return joined, replace(examined, checks={**examined.checks, "pieces": told})
+
+    def _try_again(self, pieces: list[ActivePiece]) -> None:
+        for piece in pieces:
+            piece.result = None
+            self._active[piece.id] = piece
+            self._again.append(piece)
+
+    def _forget(self, row: ActiveRow) -> list[str]:
+        """Forget what is left of a row that ends, and return what the engine has of it."""
+        in_engine = [piece.id for piece in row.pieces if piece.id in self._active and piece not in self._again]
+        for piece in row.pieces:
+            self._active.pop(piece.id, None)
+        if row.is_split:
+            self._again = deque(piece for piece in self._again if piece.row is not row)
+            self._inbox = deque(piece for piece in self._inbox if piece.row is not row)
+            self._dropped.update(in_engine)
+        return in_engine
 
     def _encode(
         self, outcome: Outcome, result: SpeechResult, kept: Mapping[str, bytes]
@@ -238,15 +292,21 @@ class Worker:
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
         with self._arrived:  # the watch may be failing one of them
-            for active in self._active.values():
-                self._fail_unanswered(active, failure)
-            self._active.clear()
+            self._fail_unanswered(list(self._active), failure)
 
-    def _fail_unanswered(self, active: Active, failure: Failure) -> None:
-        if active.overtime:
-            failure = self._time_is_over
-        active.note_failure(failure, None)
-        self._writer.put(row_outcome(active, None, Examined(failure), self._constants), active.kept)
+    def _fail_unanswered(self, request_ids: Iterable[str], failure: Failure) -> list[str]:
+        """Fail the rows of requests, and return what the engine has of them."""
+        useless: list[str] = []
+        for request_id in request_ids:
+            piece = self._active.get(request_id)
+            if piece is None:  # its row has failed
+                continue
+            row = piece.row
+            told = piece.blame(self._time_is_over if row.overtime else failure)
+            row.note_failure(told, None, piece=piece)
+            useless += self._forget(row)
+            self._writer.put(row_outcome(row, None, Examined(told), self._constants), row.kept)
+        return useless
 
     # writer → parent
 
@@ -260,13 +320,14 @@ class Worker:
         _leave(BROKEN)
 
 
-def _failed_audio(active: Active, result: SpeechResult) -> dict[str, bytes]:
+def _failed_audio(row: ActiveRow, result: SpeechResult, piece: ActivePiece | None) -> dict[str, bytes]:
+    """Return the audio of a failed attempt at a piece, or at all of them, under its path."""
     audio = result.audio
     if audio is None or audio.ndim != 1 or not audio.size or result.sample_rate <= 0:
         return {}
-    return {
-        quarantine_path(result.request_id, len(active.attempt_seeds)): encode_clip(audio, result.sample_rate, "wav")
-    }
+    number = piece.number + 1 if piece is not None and row.is_split else None
+    path = quarantine_path(row.id, len(row.tried) + (piece or row.pieces[0]).attempts, number)
+    return {path: encode_clip(audio, result.sample_rate, "wav")}
 
 
 def _die_with_children() -> None:

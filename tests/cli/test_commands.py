@@ -36,12 +36,14 @@ def read_json(capsys: Output) -> Any:
 
 def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Output) -> None:
     command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny", "--progress", "none", "--json"]
-    assert main(command) == ExitStatus.OK
-    first = read_json(capsys)
-    assert (first["rows"], first["ok"], first["made"], first["exit_status"]) == (1, 1, 1, 0)
-    assert main(command) == ExitStatus.OK
-    captured = capsys.readouterr()
-    assert (json.loads(captured.out)["made"], captured.err) == (0, "")
+    last_line = f"{tmp_path / 'out'}: 1 of 1 rows are clips, "
+    for made in (1, 0):
+        assert main(command) == ExitStatus.OK
+        captured = capsys.readouterr()
+        summary = json.loads(captured.out)
+        assert (summary["rows"], summary["ok"], summary["made"], summary["exit_status"]) == (1, 1, made, 0)
+        assert captured.err.startswith(last_line)
+        assert captured.err.count("\n") == 1
 
     assert main(["status", str(tmp_path / "out"), "--json"]) == ExitStatus.OK
     assert read_json(capsys).items() >= {"state": "finished", "rows": 1, "ok": 1, "failed": 0, "pending": 0}.items()

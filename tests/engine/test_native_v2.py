@@ -159,6 +159,7 @@ def test_a_row_that_never_fits_is_its_own_failure(open_tiny: Open) -> None:
     results = {r.request_id: r for r in engine.generate([ask("huge", max_frames=9_000), ask("small")])}
     assert results["huge"].reason == "text_too_long"
     assert "a budget of 9000 frames does not fit" in results["huge"].error
+    assert "--max-frames" in results["huge"].error
     assert results["small"].finish_reason == "length"
     assert_nothing_left(engine)
 

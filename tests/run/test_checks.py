@@ -45,6 +45,13 @@ def test_find_fault(change: dict[str, object], reason: str | None) -> None:
     assert failure is None or failure.message.endswith(".")
 
 
+def test_a_budget_that_is_used_up_names_what_changes_it() -> None:
+    failure = find_fault(replace(GOOD, finish_reason="length"), max_frames=10)
+    assert failure is not None
+    assert "10 frames" in failure.message
+    assert "--max-frames" in failure.message
+
+
 def test_measure() -> None:
     levels = measure(np.array([0.5, -0.5, 1.4, -1.0], np.float32))
     assert levels.peak == pytest.approx(1.4)

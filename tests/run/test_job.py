@@ -296,6 +296,16 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path, fake: Fake) -> None
     assert all(large < small + 40 for small, large in zip(*peaks, strict=True)), peaks
 
 
+def test_without_progress_only_what_went_wrong_is_said(
+    tmp_path: Path, fake: Fake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake(faults={"row-3": "kill_once"})
+    run_job(make_config(tmp_path, [{**row, "txet": "a near miss"} for row in make_rows(12)]))
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "SIGKILL" in line
+    assert line.endswith("its rows go to another.")
+
+
 def test_an_engine_that_does_not_close_is_ended(tmp_path: Path, fake: Fake) -> None:
     fake(close_s=600, children=True)
     config = make_config(tmp_path)

@@ -45,4 +45,7 @@ def test_the_bar(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_none(capfd: pytest.CaptureFixture[str]) -> None:
     run("none")
-    assert capfd.readouterr().err == "a sentence\n"
+    assert capfd.readouterr().err == ""
+    with Progress("none", 4) as progress:
+        progress.warn("a worker died")
+    assert capfd.readouterr().err == "a worker died\n"

@@ -167,7 +167,10 @@ _JOB_OPTIONS = (
     _option(OUTPUT, "--redo", multiple=True, metavar="ID", help="Make this row again, with another draw."),
     _option(OUTPUT, "--shard", metavar="I/N", help="Only part I of N of the rows; parts may run side by side."),
     _option(
-        OUTPUT, "--progress", type=_choice("auto", "bar", "plain", "none"), help="Default: auto. none: only errors."
+        OUTPUT,
+        "--progress",
+        type=_choice("auto", "bar", "plain", "none"),
+        help="Default: auto. none: errors and the last line.",
     ),
     _option(OUTPUT, "--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins."),
 )

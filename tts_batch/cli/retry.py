@@ -43,8 +43,7 @@ def retry(out: str, reasons: tuple[str, ...], as_json: bool, **changes: Any) -> 
 
     job = recall_job(Path(out), **{name: value for name, value in changes.items() if value is not None})
     summary = run_job(job, retry=[reason for reason in REASONS if not reasons or reason in reasons])
-    if job.progress != "none":
-        click.echo(closing_words(summary), err=True)
+    click.echo(closing_words(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status

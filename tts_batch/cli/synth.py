@@ -27,8 +27,7 @@ def synth(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
     from tts_batch.run.job import run_job
 
     summary = run_job(job)
-    if job.progress != "none":
-        click.echo(closing_words(summary), err=True)
+    click.echo(closing_words(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status

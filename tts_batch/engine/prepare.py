@@ -80,7 +80,7 @@ class Preparer:
             raise PromptError(
                 "text_too_long",
                 f"the prompt takes {prompt.num_tokens} positions and the budget {request.max_frames}; "
-                f"the model has {positions}: shorten the text or lower the budget.",
+                f"the model has {positions}: shorten the text or lower its budget (--max-frames).",
             )
         now_s = time.monotonic()
         return PreparedRow(

@@ -150,7 +150,7 @@ def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int
         raise RowError(
             "text_too_long" if prompt > group.max_positions // 2 else "bad_row",
             f"prompt and max_frames take {prompt} + {max_frames} positions, and the model has {group.max_positions}: "
-            "shorten the texts or lower max_frames.",
+            "shorten the texts, or lower --max-frames or the row's max_frames.",
         )
     return max_frames, budget.expected
 

@@ -210,6 +210,9 @@ class _Job:
     def say(self, sentence: str) -> None:
         self._progress.say(sentence)
 
+    def warn(self, sentence: str) -> None:
+        self._progress.warn(sentence)
+
     def tick(self) -> None:
         self._lock.check()
         self._progress.show()

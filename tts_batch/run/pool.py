@@ -47,6 +47,8 @@ class Listener(Protocol):
 
     def say(self, sentence: str) -> None: ...
 
+    def warn(self, sentence: str) -> None: ...
+
     def tick(self) -> None: ...
 
 
@@ -187,7 +189,7 @@ class Pool:
             return
         limits = self._limits
         again = slot.deaths_in_a_row < limits.deaths_in_a_row and slot.killers_in_a_row < limits.killers_in_a_row
-        self._listener.say(f"{how}; {'its rows go to another' if again else 'it is given up'}.")
+        self._listener.warn(f"{how}; {'its rows go to another' if again else 'it is given up'}.")
         if again:
             self._start(slot)
 

@@ -19,7 +19,7 @@ class Progress:
     def __init__(self, mode: Mode, total: int) -> None:
         if mode == "auto":
             mode = "bar" if sys.stderr.isatty() else "plain"
-        self._plain = mode == "plain"
+        self._plain, self._is_silent = mode == "plain", mode == "none"
         self._total = total
         self._rows = self._made = self._failed = 0
         self._audio_s = 0.0
@@ -60,7 +60,12 @@ class Progress:
         self.show()
 
     def say(self, sentence: str) -> None:
-        """Write a sentence to stderr without breaking the bar."""
+        """Write a sentence to stderr without breaking the bar; with "none" only `warn` does."""
+        if not self._is_silent:
+            self.warn(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Write what went wrong."""
         if self._bar.disable:
             print(sentence, file=sys.stderr, flush=True)  # noqa: T201
         else:

@@ -111,6 +111,7 @@ def examine_audio(
         (np.concatenate([tone(1), silence(6), tone(1)]), 4.0, "long_silence"),
         (np.concatenate([tone(1), silence(6)]), 4.0, "long_silence"),
         (np.concatenate([silence(0.4), tone(1), silence(1.2)]), 2.0, None),
+        (np.concatenate([np.zeros(9_600), tone(1), np.zeros(28_800)]), 2.0, None),  # silence is not noise
         (tone(2) * 5, 2.0, None),  # clipped samples are counted, no more
     ],
 )

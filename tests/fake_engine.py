@@ -2,7 +2,8 @@
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"full_after": NUMBER OF FILES, "faults": {row id: fault}}. `calls` gets a line for every request pulled.
+"full_after": NUMBER OF FILES, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a line for every
+request pulled; `edges_s` is silence around each clip.
 "endless" goes on until the row is cancelled, "assert" breaks the device until the worker is another.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
@@ -106,6 +107,9 @@ class FakeEngine:
 
     def _finish(self, request: SpeechRequest) -> Iterator[SpeechResult]:
         good = speak(request)
+        assert good.audio is not None
+        if edges_s := self._settings.get("edges_s"):
+            good = replace(good, audio=np.pad(good.audio, [round(edge_s * SAMPLE_RATE_HZ) for edge_s in edges_s]))
         if request.request_id in self._cancelled:
             yield replace(good, audio=None, finish_reason="cancelled", eos=False)
             return
@@ -115,7 +119,6 @@ class FakeEngine:
             error = "CUDA error: device-side assert triggered"
             yield replace(good, audio=None, finish_reason="error", reason="engine_error", error=error)
             return
-        assert good.audio is not None
         match fault:
             case "missing":
                 return

@@ -83,7 +83,7 @@ def flatness(audio: Audio) -> float:
     """Return how flat the spectrum of samples [samples] is: 0 a tone, voices under 0.2, white noise 0.56.
 
     It is the mean over spectra of 1,024 samples of their geometric by their arithmetic mean; the quiet half of a clip
-    does not count. A clip of fewer samples has 0.
+    does not count, nor does what is silent beside the rest. A clip of fewer samples has 0.
     """
     count = audio.size // _SPECTRUM_SAMPLES
     if not count:
@@ -92,7 +92,8 @@ def flatness(audio: Audio) -> float:
     if count > _MAX_SPECTRA:
         blocks = blocks[np.linspace(0, count - 1, _MAX_SPECTRA).astype(np.intp)]
     energy = np.einsum("ij,ij->i", blocks, blocks)
-    blocks = blocks[energy >= np.median(energy)] * np.hanning(_SPECTRUM_SAMPLES).astype(np.float32)
+    heard = energy >= max(np.median(energy), energy.max() * 10 ** (-QUIET_DB / 10))
+    blocks = blocks[heard] * np.hanning(_SPECTRUM_SAMPLES).astype(np.float32)
     power = np.square(np.abs(np.fft.rfft(blocks)))[:, 1:] + 1e-12
     return float(np.mean(np.exp(np.log(power).mean(axis=1)) / power.mean(axis=1)))
 

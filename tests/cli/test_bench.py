@@ -27,7 +27,29 @@ def test_a_small_benchmark(more: list[str], rows: int, tmp_path: Path, capsys: p
     assert report["workload"]["x_vector_only"] == ("fixed" in more)
     assert measured["audio_s_per_s"] == pytest.approx(measured["audio_s"] / measured["wall_s"])
     assert report["engine"]["device"] == "cpu"
+    assert (measured["listening"], measured["gpu_idle_steady"]) == (None, None)
+    assert measured["rtf"] == pytest.approx(1 / measured["audio_s_per_s"])
+    assert measured["counts"]["code2wav_frames"] == pytest.approx(12.5 * measured["audio_s"])
     assert f" {rows}/{rows}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_chunks_are_listened_to(runner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.json"
+    more = ["--runner", runner, "--profile", "b2", "--chunked", "--concurrency", "2", "--rounds", "2"]
+    assert main([*SMALL, "--json", str(path), *more]) == ExitStatus.OK
+    report = json.loads(path.read_text())
+    assert (report["engine"]["code2wav_mode"], report["engine"]["profile"]) == ("chunked", "b2")
+    for measured in report["rounds"]:
+        assert (measured["completed"], measured["attempted"]) == (4, 4)
+        heard = measured["listening"]
+        assert 0 < heard["first_audio_p50_s"] <= heard["first_audio_p99_s"] < measured["wall_s"]
+        assert 0 <= heard["rows_with_underruns"] <= min(4, heard["underruns"])
+        assert (heard["underrun_s"] > 0) == (heard["underruns"] > 0)
+        assert measured["frames"] > 0
+        assert measured["graphs"]["code2wav"]["eager"] > 0
+        assert measured["device_ms_per_frame"].keys() == {"prefill", "frame_loop", "code2wav"}
+    assert "first audio p50" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -35,6 +57,7 @@ def test_a_small_benchmark(more: list[str], rows: int, tmp_path: Path, capsys: p
     [
         (["bench"], 2, "either --shape"),
         ([*SMALL, "--shape", "1.7b"], 2, "either --shape"),
+        ([*SMALL, "--chunked", "--gpus", "2"], 2, "--chunked does not go with --gpus"),
         ([*SMALL, "--concurrency", "0"], 2, "'max' nor a number from 1 on"),
         ([*SMALL, "--concurrency", "many"], 2, "'max' nor a number from 1 on"),
         (["bench", "--model", "nowhere/at-all"], 5, "nowhere/at-all"),

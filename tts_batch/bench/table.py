@@ -78,7 +78,7 @@ def print_table(report: dict[str, Any]) -> None:
     last = report["rounds"][-1]
     click.echo("mean seconds a row: " + _listed(last["stages_s"], ".3f"))
     click.echo("\n".join(stage_lines(last)))
-    for owner, counts in report.get("graphs", {}).items():
+    for owner, counts in report["graphs"].items():
         if failed := {name: count for name, count in counts.items() if name.startswith("failed")}:
             click.echo(f"CUDA graphs of {owner} that could not be captured: {_listed(failed, 'd')}")
     click.echo(describe(last["listening"]))

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
               help="split: Code2Wav on a second GPU; with --gpus, pairs after those on one each.")  # fmt: skip
 @click.option("--budget-s", type=click.IntRange(min=1), default=540, show_default=True,
               help="With --gpus: what is not measured so many seconds after the start is given up.")  # fmt: skip
+@click.option("--chunked", is_flag=True, help="Audio in chunks: also measures first audio and underruns.")
 @click.option("--runner", type=click.Choice(["v1", "v2"]))
+@click.option("--profile", type=click.Choice(["basic", "b2", "b4", "throughput"]))
 @click.option("--device", default="auto", show_default=True)
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--max-num-seqs", type=click.IntRange(min=1))
@@ -48,12 +50,16 @@ if TYPE_CHECKING:
 def bench(
     context: click.Context, shape: str | None, model: str | None, workload: str, rows: int, references: int,
     x_vector_only: bool, cache: str, concurrency: str, rounds: int, gpus: str | None, placement: str, budget_s: int,
-    runner: str | None, device: str, dtype: str, max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
+    chunked: bool, runner: str | None, profile: str | None, device: str, dtype: str, max_num_seqs: int | None,
+    no_cuda_graph: bool, json_path: Path | None,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second from prompt building to the waveform on the host.
 
     Start-up and warm-up are reported apart. With --shape no checkpoint is needed: the weights are random and each
     row is ended after a fixed number of frames. With --gpus the rows are shared out among replicas.
+
+    Beside the rates: what a frame took on the device and the host by stage, CUDA graphs hit and missed, and how idle
+    the GPU was between the first clip and that with which 90 % of the audio was there.
     """
     if context.invoked_subcommand:
         if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
@@ -65,6 +71,8 @@ def bench(
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
     if gpus is None and context.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
         raise UsageError("--budget-s goes with --gpus.")
+    if gpus is not None and chunked:
+        raise UsageError("--chunked does not go with --gpus: what a listener hears is measured on one engine.")
     deadline_s = time.monotonic() + budget_s
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
@@ -76,8 +84,9 @@ def bench(
 
         checkpoint = base_checkpoint(model)
     config = EngineConfig(
-        model=checkpoint, runner=runner, device=device, dtype=dtype, placement=placement,
+        model=checkpoint, runner=runner, profile=profile, device=device, dtype=dtype, placement=placement,
         max_num_seqs=max_num_seqs, cuda_graph=not no_cuda_graph,
+        code2wav_mode="chunked" if chunked else "utterance",
     )  # fmt: skip
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
     at_once = None if concurrency == "max" else int(concurrency)
@@ -107,9 +116,13 @@ def _measure(
 ) -> dict[str, Any]:
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
     from tts_batch.bench.engines import load_model, open_bench_engine, random_model
+    from tts_batch.bench.gpu import HOW
     from tts_batch.bench.measure import measure
+    from tts_batch.bench.player import Ear
     from tts_batch.bench.table import describe_machine
 
+    ear = Ear() if config.code2wav_mode == "chunked" else None
+    config = replace(config, on_chunk=ear)
     started_s = time.monotonic()
     network = random_model(shape, config) if shape else load_model(config)
     loaded_s = time.monotonic()
@@ -118,12 +131,13 @@ def _measure(
     rows = asked.rows(lambda text: len(network.text_tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, preparer, others.rows(len) if cold else rows, at_once)
+    warm_up = measure(engine, preparer, others.rows(len) if cold else rows, at_once, ear)
     measurements = []
     for _ in range(rounds):
         if cold:
             preparer.forget_references()
-        measurements.append(measure(engine, preparer, rows, at_once))
+        measurements.append(measure(engine, preparer, rows, at_once, ear))
+    graphs = engine.read_meter().graphs
     engine.close()
     return {
         "machine": describe_machine(),
@@ -134,6 +148,8 @@ def _measure(
         "load_s": loaded_s - started_s,
         "open_s": opened_s - loaded_s,
         "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
+        "gpu_measured": HOW,
+        "graphs": graphs,  # since the engine was opened
         "warm_up": warm_up.as_dict(),
         "rounds": [measurement.as_dict() for measurement in measurements],
     }

@@ -9,6 +9,7 @@ import torch
 from tests.engine.asking import ask
 from tests.engine.random_codec import CONFIG, random_decoder, relative_error
 from tests.engine.scripted import prepared_row
+from tts_batch.engine import code2wav_fast
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.decode_pool import DecodePool, PoolLimits
@@ -58,7 +59,7 @@ def test_rows_do_not_mix(decoder: CodecDecoder, codes: torch.Tensor) -> None:
     torch.testing.assert_close(fast(codes)[1:2], fast(codes[1:2]), rtol=0, atol=1e-5)
 
 
-def test_frames_before_the_wanted_ones_are_left_out(decoder: CodecDecoder) -> None:
+def test_frames_before_the_wanted_ones_are_left_out(decoder: CodecDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     codes = torch.randint(0, CONFIG.codebook_size, (3, 16, 60), generator=torch.Generator().manual_seed(2))
     fast = FastCodecDecoder(decoder, torch.float32)
     whole = fast(codes)
@@ -70,9 +71,11 @@ def test_frames_before_the_wanted_ones_are_left_out(decoder: CodecDecoder) -> No
         stop = min(30, 60 - start) * 1920
         expected = whole[row, start * 1920 :][context:stop]
         torch.testing.assert_close(part[row, context:stop], expected, rtol=0, atol=1e-5)
-    # Seven frames of context would be heard: the margin is not waste.
-    heard = part[1, 7 * 1920 : 8 * 1920] - whole[1, 24 * 1920 : 25 * 1920]
-    assert heard.abs().max() > 1e-5
+    # Neither is waste: without this frame, or with four less before it, a difference would be heard.
+    wanted = whole[1, 18 * 1920 : 19 * 1920]
+    assert (part[1, :1920] - whole[1, 17 * 1920 : 18 * 1920]).abs().max() > 1e-5
+    monkeypatch.setattr(code2wav_fast, "_LOOK_BACK", 7)
+    assert (fast(codes, first, 30)[1, 1920 : 2 * 1920] - wanted).abs().max() > 1e-5
 
 
 @torch.inference_mode()

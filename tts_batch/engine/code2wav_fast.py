@@ -20,7 +20,8 @@ from tts_batch.engine.kernels.window_attention import window_attention
 from tts_batch.model.layers import rotary
 from tts_batch.model.speech_tokenizer import decoder as exact
 
-CONV_CONTEXT = 12  # frames: what the convolutions behind the transformer look back, 10.4, and then some
+CONV_CONTEXT = 1  # frames before the wanted ones that come out with them: the late convolutions look back 0.7
+_LOOK_BACK = 11  # frames more that the early ones see: with the late ones they look back 10.4
 _SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, to have a product worth the name
 
 
@@ -50,21 +51,27 @@ class FastCodecDecoder(nn.Module):
         """Codes [B, 16, T] to audio float32 [B, T * 1920].
 
         With `first` int64 [B] only frames [first, first + num_frames) of each row come out, num_frames * 1920 samples:
-        exact from CONV_CONTEXT frames after `first`. What runs past the row's end is not to be used.
+        exact from CONV_CONTEXT frames after `first`, or from 0 on. What runs past the row's end is not to be used.
         Ids outside the codebook, which padding may hold, are clamped into it.
         """
         batch, levels, length = codes.shape
         shelves = torch.arange(levels, device=codes.device)[:, None] * self.codebook_size
         latent = F.embedding(codes.clamp(0, self.codebook_size - 1) + shelves, self.table).sum(1)
         x = self.transformer(latent)
+        early = None
         if first is not None and num_frames is not None:
+            early = (first - _LOOK_BACK).clamp(min=0)
+            x = _cut(x, early, min(num_frames + _LOOK_BACK, length))
             length = num_frames
-            frames = (first[:, None] + torch.arange(length, device=codes.device)).clamp_(max=codes.shape[2] - 1)
-            x = x.gather(1, frames[..., None].expand(-1, -1, x.shape[2]))
+        num_seen = x.shape[1]
         for stage in self.upsample:
             x = stage(x)
         _, snaked = causal_conv(x, self.first, snake=self.snakes[0], keep=False)
-        for block in self.blocks:
+        snaked = self.blocks[0](snaked)
+        if first is not None and early is not None:  # the blocks behind, which cost most, are spared the look back
+            per_frame = snaked.shape[1] // num_seen
+            snaked = _cut(snaked, (first - early) * per_frame, length * per_frame)
+        for block in self.blocks[1:]:
             snaked = block(snaked)
         rows = snaked.view(batch, -1, _SAMPLES_PER_ROW * snaked.shape[2])
         audio, _ = causal_conv(rows, self.last, out_dtype=torch.float32)
@@ -166,6 +173,13 @@ class _Unit:
     inner: Snake
     point: Conv
     outer: Snake
+
+
+def _cut(x: Tensor, first: Tensor, length: int) -> Tensor:
+    """Rows [first, first + length) of each sequence in [B, T, C]; its last one instead of those beyond."""
+    at = (first[:, None] + torch.arange(length, device=x.device)).clamp(max=x.shape[1] - 1)
+    starts = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
+    return F.embedding(starts[:, None] + at, x.flatten(0, 1))
 
 
 def _latent_table(quantizer: nn.Module) -> Tensor:

@@ -15,10 +15,11 @@ from functools import partial
 import torch
 
 from tts_batch.engine.frame_loop import FrameLoop
+from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
 from tts_batch.model.talker import Talker
 
@@ -70,13 +71,14 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     state.hidden.normal_()
     state.positions.fill_(context)
     state.max_frames.fill_(max_frames)
+    state.end_at.fill_(NEVER)
     state.block_table.copy_(torch.arange(rows * pages).view(rows, pages))
     state.seeds.copy_(seed_words(range(rows)))
     floats, ints = warp_rows([SamplingParams(min_new_tokens=10**6)] * rows)
     state.warp_floats.copy_(floats)
     state.warp_ints.copy_(ints)
     state.done.fill_(RUNNING)
-    return FrameLoop(weights, state, kv, EOS_ID), torch.arange(rows, dtype=torch.int32, device="cuda")
+    return FrameLoop(weights, state, kv, EOS_ID, DEFAULT_LIMITS), torch.arange(rows, dtype=torch.int32, device="cuda")
 
 
 def timed_ms(run: Callable[[], object], repeats: int) -> float:

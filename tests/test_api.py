@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import subprocess
 import sys
@@ -81,6 +82,29 @@ def test_a_running_event_loop_is_no_hindrance(tmp_path: Path) -> None:
         return tts_batch.synth(ROWS[:1], out=tmp_path / "out", **QUICK).ok
 
     assert asyncio.run(notebook()) == 1
+
+
+class Cell(io.TextIOBase):
+    """What a notebook puts in place of the standard streams: it has no file number, and is no terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+@pytest.mark.parametrize("progress", ["auto", "bar", "plain"])
+def test_streams_without_a_file_number_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: str) -> None:
+    streams = Cell(), Cell()
+    with pytest.raises(io.UnsupportedOperation):
+        streams[0].fileno()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    result = tts_batch.synth(ROWS[:1], out=tmp_path / "out", **{**QUICK, "progress": progress})
+    assert (result.ok, streams[0].text) == (1, "")
+    assert "1/1" in streams[1].text
 
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shlex
 import signal
@@ -26,6 +27,7 @@ from tests.run.support import (
     snapshot,
     start_job,
     wait_until,
+    write_table,
 )
 from tts_batch.config import JobConfig
 from tts_batch.run.clips import clip_path
@@ -214,6 +216,53 @@ def test_changed_settings_are_refused_by_name_or_mixed_knowingly(tmp_path: Path,
     assert {row_id: rows[row_id] for row_id in made} == made
     assert len(set(rows.values())) == 4
     assert run_job(make_config(tmp_path, 4, temperature=0.5)).made == 0  # the folder stays known as mixed
+
+
+def test_limits_of_checks_are_settings_too_and_kept_clips_keep_their_verdict(tmp_path: Path, fake: Fake) -> None:
+    from tts_batch.errors import UsageError
+
+    rows = make_rows(4)
+    fake(faults={"row-1": "noise"})
+    config = make_config(tmp_path, rows, limit=2, checks={"noise_flatness": None})
+    assert run_job(config).ok == 2
+    other = {"too_long_factor": 0.1, "too_long_floor_s": 0.1}
+    with pytest.raises(UsageError, match=r'checks \({"noise_flatness": null} then, {"too_long_factor": 0.1,.*--allow'):
+        run_job(make_config(tmp_path, rows, checks=other))
+    summary = run_job(make_config(tmp_path, rows, checks=other, allow_mixed=True))
+    assert (summary.made, summary.ok, summary.reasons) == (2, 2, {"too_long_for_text": 2})
+    assert json.loads((config.out / "run.json").read_text())["mixed"]
+
+
+def test_another_number_of_gpus_order_layout_and_machine_change_nothing(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped on three devices, moved, and ended on one, from two files in another order."""
+    rows = make_rows(150)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    config = make_config(tmp_path, rows, device="cuda")
+    run = start_job(config, row_s=0.05)
+    wait_until(lambda: sum(journalled(config.out).values()) > 20)
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 4, said
+    assert len(list(config.out.glob("journal/w*"))) == 3
+    made = sum(journalled(config.out).values())
+
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    config.out.rename(moved / "out")
+    tables = [
+        write_table(moved / f"{number}.jsonl", part) for number, part in enumerate((rows[:40:-1], rows[40::-1]), 1)
+    ]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7")
+    config = config.model_copy(update={"data": tuple(map(str, tables)), "out": moved / "out"})
+    summary = run_job(config)
+    assert (summary.ok, summary.made) == (150, 150 - made)
+    assert set(journalled(config.out).values()) == {1}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    found, expected = snapshot(config.out), uninterrupted(tmp_path, rows)
+    for row_id, facts in expected.items():
+        assert found[row_id][1:] == facts[1:]  # all but its place in the input
 
 
 def test_overwrite_starts_over(tmp_path: Path, fake: Fake) -> None:

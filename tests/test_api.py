@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,9 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         ({"temprature": 1}, "did you mean 'temperature'"),
         ({"temperature": -1}, "'temperature' cannot be -1"),
         ({"device": "gpu"}, "'device' cannot be 'gpu'"),
+        ({"split_text": 5}, "'split_text' cannot be 5"),
+        ({"split_pause_s": 0.5}, "'split_pause_s' changes nothing without 'split_text'"),
+        ({"trim_margin_s": 0.5}, "'trim_margin_s' changes nothing without 'trim'"),
     ],
 )
 def test_a_wrong_option_starts_nothing(options: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -154,6 +158,39 @@ def test_speak_gives_the_clip_of_a_run(synthesizer: Synthesizer, tmp_path: Path)
     spoken = synthesizer.speak(**row)
     assert (spoken.id, spoken.seed, spoken.num_frames) == (clip.id, clip.seed, clip.num_frames)
     np.testing.assert_allclose(spoken.audio, clip.audio, atol=1e-3)
+
+
+LONG = "This is a sentence of some forty characters. " * 3
+
+
+def test_long_texts_are_split_and_clips_trimmed_by_both_doors(tmp_path: Path) -> None:
+    row = {"id": "long", "text": LONG, "speaker": "ryan"}
+    options = {"split_text": 50, "split_pause_s": 0.2, "trim": True, "trim_margin_s": 0.05}
+    (clip,) = tts_batch.synth([row], out=tmp_path, **QUICK, **options).clips()
+    with Synthesizer("tiny", device="cpu", **options) as synthesizer:
+        spoken = synthesizer.speak(**row)
+    assert (spoken.id, spoken.text, spoken.seed, spoken.num_frames) == (clip.id, LONG, clip.seed, clip.num_frames)
+    assert spoken.audio.size <= spoken.num_frames * 1920 + 2 * 4800
+    np.testing.assert_allclose(spoken.audio, clip.audio, atol=1e-3)
+
+
+def test_a_piece_that_fails_is_named_and_the_rest_of_its_row_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = {"long\x1f2": "length", "long\x1f3": "endless", "lost\x1f2": "missing"}
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"faults": faults, "slots": 8}))
+    rows = [
+        {"id": name, "text": text, "speaker": "ryan"} for name, text in (("long", LONG), ("lost", LONG), ("b", "B."))
+    ]
+    with Synthesizer("tiny-random", engine="tests.fake_engine:create", device="cpu", split_text=50) as synthesizer:
+        clips = {clip.id: clip for clip in synthesizer.stream(rows)}
+        assert synthesizer.speak(LONG, speaker="ryan").failure is None
+    assert list(clips) == ["long", "b", "lost"]
+    failures = {name: clip.failure for name, clip in clips.items() if clip.failure}
+    assert {name: failure.reason for name, failure in failures.items()} == {
+        "long": "codec_budget_exhausted",
+        "lost": "engine_error",
+    }
+    assert failures["long"].message.startswith("Piece 2 of 3: ")
+    assert clips["b"].audio.size > 0
 
 
 @pytest.mark.parametrize("form", ["samples", "bytes", "path"])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.export.support import make_run, misleading_rows
+from tests.run.support import ROOT, wait_until
 from tts_batch.cli.export import FORMATS as OFFERED
 from tts_batch.cli.main import main
 from tts_batch.errors import ExitStatus
@@ -50,6 +54,30 @@ def test_options_reach_the_export(tmp_path: Path, capsys: Output) -> None:
     assert "its options differ" in capsys.readouterr().err
     assert main([*command, "nemo", "--overwrite", "--hard-link"]) == ExitStatus.OK
     assert not list((tmp_path / "out").glob("*.tar"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path: Path, number: int) -> None:
+    run, out = make_run(tmp_path, 60), tmp_path / "wds"
+    slow = (  # each clip takes a moment, so that the signal comes while one is read
+        "import sys, time; from tts_batch.export.clips import FinishedClip\n"
+        "read = FinishedClip.read\n"
+        "def slow(clip): time.sleep(0.1); return read(clip)\n"
+        "FinishedClip.read = slow\n"
+        "from tts_batch.__main__ import main; sys.exit(main())"
+    )
+    command = ["export", str(run), "--to", "webdataset", "--out", str(out), "--shard-mb", "1"]
+    process = subprocess.Popen([sys.executable, "-c", slow, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    wait_until((out / "shard-000000.tar").exists, timeout_s=60)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == ExitStatus.STOPPED
+    assert said in {"Stopped. The same command goes on.\n", ""}
+    assert [path.name for path in out.glob("[!.]*.tar")] == ["shard-000000.tar"]
+    assert main(command) == ExitStatus.OK
+    assert sorted(path.name for path in out.glob("[!.]*")) == [
+        *("README.md", "dataset_info.json", "shard-000000.tar", "shard-000001.tar", "shard-000002.tar")
+    ]
 
 
 @pytest.mark.parametrize("args", [["--to", "zip", "--out", "x"], ["--to", "hf"], ["--out", "x"]])

@@ -52,7 +52,11 @@ def export(
     options = ExportOptions(hard_link=hard_link, decode=decode, ref_audio=ref_audio)
     if shard_mb is not None:
         options = ExportOptions(shard_mb * 1_000_000, hard_link, decode, ref_audio)
-    summary = export_run(run, name, out, options, overwrite=overwrite)
+    try:
+        summary = export_run(run, name, out, options, overwrite=overwrite)
+    except KeyboardInterrupt:
+        click.echo("Stopped. The same command goes on.", err=True)
+        return ExitStatus.STOPPED
     for remark in summary.remarks:
         click.echo(remark, err=True)
     click.echo(_closing_words(summary), err=True)

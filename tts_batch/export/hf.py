@@ -50,8 +50,9 @@ def _schema(clips: FinishedClips) -> pa.Schema:
 
 
 def _write_shard(file: BinaryIO, clips: Iterator[FinishedClip], groups: Iterable[int], schema: pa.Schema) -> None:
-    # Few values between two looks at the page size: a thousand clips would be one page.
-    with pq.ParquetWriter(file, schema, compression="zstd", write_batch_size=16) as writer:
+    # A dictionary would hold every clip; and of few values between two looks at the page size no page gets large.
+    columns = [name for name in schema.names if name != "audio"]
+    with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=columns, write_batch_size=16) as writer:
         for count in groups:
             rows = [_row(clip, data) for clip, data in ahead(FinishedClip.read, islice(clips, count))]
             writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=count)

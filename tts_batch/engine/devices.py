@@ -68,9 +68,11 @@ def _resolve_dtype(asked: str, device: torch.device) -> torch.dtype:
         return named[asked]
     if asked != "auto":
         raise EngineConfigError(f"dtype {asked!r} is not one of auto, {', '.join(named)}.")
-    if device.type == "cpu" or (device.type == "cuda" and not torch.cuda.is_bf16_supported()):
-        return torch.float32
-    return torch.bfloat16
+    if device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)  # in hardware
+    else:
+        has_bfloat16 = device.type != "cpu"
+    return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
 def _resolve_runner(asked: str | None, device: torch.device) -> str:

@@ -1,0 +1,33 @@
+"""The numbers that an engine computes in: what the device has in hardware, unless told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tts_batch.engine.devices import resolve_platform
+from tts_batch.engine.request import EngineConfig
+
+
+@pytest.mark.parametrize(
+    ("has_bfloat16", "asked", "dtype"),
+    [
+        (True, "auto", torch.bfloat16),
+        (False, "auto", torch.float32),
+        (True, "float32", torch.float32),
+        (False, "bfloat16", torch.bfloat16),
+    ],
+)
+def test_a_card_without_bfloat16_computes_in_float32_unless_told(
+    monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool, asked: str, dtype: torch.dtype
+) -> None:
+    def is_supported(including_emulation: bool = True) -> bool:
+        return has_bfloat16 or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert resolve_platform(EngineConfig(model="", device="cuda", dtype=asked)).dtype == dtype
+
+
+def test_a_cpu_computes_in_float32() -> None:
+    assert resolve_platform(EngineConfig(model="", device="cpu")).dtype == torch.float32

@@ -55,6 +55,8 @@ def test_nothing_given_is_nothing_passed() -> None:
         (["--map", "text=line", "--map", "speaker="], {"map": {"text": "line", "speaker": ""}}),
         (["--max_frames", "12", "--top_k=3"], {"max_frames": 12, "top_k": 3}),
         (["-o", "wavs"], {"out": "wavs"}),
+        (["--split-text", "120", "--split-pause-s", "0.5"], {"split_text": 120, "split_pause_s": 0.5}),
+        (["--trim", "--trim-margin-s=0"], {"trim": True, "trim_margin_s": 0.0}),
     ],
 )
 def test_options_arrive(args: list[str], expected: dict[str, Any]) -> None:

@@ -120,3 +120,11 @@ def test_only_a_known_row_has_a_clip_to_forget(tmp_path: Path) -> None:
     index.forget_clip("b")
     assert not known.exists()
     assert unknown.exists()
+
+
+def test_the_clip_of_a_manifest_row_is_that_of_its_last_line(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "f1", "ok"), ("b", "f1", "ok"), ("c", "f1", "failed")], [("b", "f2", "ok")]])
+    index = JournalIndex(tmp_path)
+    rows = [{"id": row_id, "fingerprint": "f1", "duration_s": 0.5} for row_id in "abcd"]
+    assert [index.clip_bytes(row) for row in rows] == [4, None, None, None]
+    assert index.clip_bytes({**rows[0], "duration_s": 0.58}) is None

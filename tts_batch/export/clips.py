@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
@@ -85,7 +85,7 @@ class FinishedClips:
         self.audio_s = 0.0
         self.remarks: list[str] = []
         self._chosen = bytearray()  # 1 for each row that is exported
-        self.sizes: Sequence[int] = self._scan()  # bytes of each exported clip
+        self.sizes = self._scan()  # bytes of each exported clip
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -100,8 +100,8 @@ class FinishedClips:
         """Of everything that an export shows: equal digests give equal exports."""
         with self._manifest.open("rb") as file:
             content = file_digest(file, blake2b)
-        content.update(bytes(self._chosen))
-        content.update(bytes(memoryview(array("Q", self.sizes))))
+        content.update(self._chosen)
+        content.update(self.sizes)
         return content.hexdigest()[:32]
 
     def __iter__(self) -> Iterator[FinishedClip]:
@@ -118,7 +118,7 @@ class FinishedClips:
                     position += 1
                 number += 1
 
-    def _scan(self) -> Sequence[int]:
+    def _scan(self) -> array[int]:
         index = JournalIndex(self.run)
         sizes = array("Q")
         for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=_SCANNED):

@@ -178,6 +178,12 @@ def ahead(work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]) -
             yield from zip(batch, threads.map(work, batch), strict=True)
 
 
+def skip(clips: Iterator[FinishedClip], count: int) -> None:
+    """Pass over clips that are written already."""
+    for _ in islice(clips, count):
+        pass
+
+
 def split_by_bytes(sizes: Iterable[int], limit_bytes: int) -> Iterator[int]:
     """Yield how many of `sizes`, in their order, go together below the limit; at least one does."""
     count = total = 0

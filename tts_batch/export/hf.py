@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tts_batch.export.card import DATASETS, write_card
-from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, split_by_bytes
+from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, skip, split_by_bytes
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
 
@@ -28,13 +28,13 @@ def write_hf(clips: FinishedClips, target: Target, options: ExportOptions) -> li
     stream, done = iter(clips), 0
     for number, count in enumerate(shards):
         name = f"data/train-{number:05d}-of-{len(shards):05d}.parquet"
-        shard, sizes = islice(stream, count), clips.sizes[done : done + count]
-        done += count
         if target.has(name):
-            _pass_over(shard)
-            continue
-        with target.write(name) as file:
-            _write_shard(file, shard, split_by_bytes(sizes, ROW_GROUP_BYTES), schema)
+            skip(stream, count)
+        else:
+            groups = split_by_bytes(clips.sizes[done : done + count], ROW_GROUP_BYTES)
+            with target.write(name) as file:
+                _write_shard(file, stream, groups, schema)
+        done += count
     files = [{"split": "train", "path": "data/train-*"}]
     write_card(clips, target, {"configs": [{"config_name": "default", "data_files": files}]}, DATASETS)
     return []
@@ -60,8 +60,3 @@ def _write_shard(file: BinaryIO, clips: Iterator[FinishedClip], groups: Iterable
 
 def _row(clip: FinishedClip, data: bytes) -> dict[str, Any]:
     return {**clip.row, "audio": {"bytes": data, "path": clip.path.name}}
-
-
-def _pass_over(clips: Iterable[FinishedClip]) -> None:
-    for _ in clips:
-        pass

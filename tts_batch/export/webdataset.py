@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from tts_batch.export.card import write_card
-from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, split_by_bytes
+from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, skip, split_by_bytes
 from tts_batch.export.columns import json_features, json_line
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
@@ -32,13 +32,11 @@ def write_webdataset(clips: FinishedClips, target: Target, options: ExportOption
     stream, shards = iter(clips), []
     for number, count in enumerate(split_by_bytes(clips.sizes, options.shard_bytes)):
         name = f"shard-{number:06d}.tar"
-        shard = islice(stream, count)
         if target.has(name):
-            for _ in shard:
-                pass
+            skip(stream, count)
         else:
             with target.write(name) as file:
-                _write_shard(file, shard)
+                _write_shard(file, islice(stream, count))
         shards.append({"file": name, "samples": count, "bytes": (target.folder / name).stat().st_size})
     with target.write(INDEX) as file:
         file.write(json.dumps({"samples": len(clips), "shards": shards}, indent=1).encode())

@@ -7,42 +7,51 @@ import time
 import pytest
 import torch
 
-from tts_batch.bench.gpu import SAMPLE_EVERY_S, GpuWatch
+from tts_batch.bench.gpu import SAMPLE_EVERY_S, GpuWatch, forget_peak_memory, peak_memory_gib
+
+CPU = torch.device("cpu")
+TWO = [torch.device("cuda:0"), CPU, torch.device("cuda:1")]
 
 
 def test_a_cpu_is_not_watched() -> None:
-    with GpuWatch([torch.device("cpu")]) as watch:
-        pass
-    assert (watch.busy(), watch.peak_memory_gib) == (None, None)
+    forget_peak_memory([CPU])
+    with GpuWatch([CPU], read=lambda device: 100) as watch:
+        time.sleep(2 * SAMPLE_EVERY_S)
+    assert (watch.busy(), peak_memory_gib([CPU])) == (None, None)
 
 
-@pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    reserved = {0: 2**30, 1: 2**31}
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: reserved[device.index])
-    return [torch.device("cuda:0"), torch.device("cuda:1")]
+def test_every_gpu_is_sampled_until_the_end() -> None:
+    reads = []
 
+    def read(device: torch.device) -> int:
+        reads.append(device)
+        return 30 + 60 * device.index
 
-def test_every_device_is_sampled_until_the_end(two_gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 30 + 60 * device.index)
-    with GpuWatch(two_gpus) as watch:
+    with GpuWatch(TWO, read) as watch:
         time.sleep(6 * SAMPLE_EVERY_S)
-    num_samples = len(watch._samples)
-    assert num_samples >= 2
+    num_reads = len(reads)
+    assert num_reads >= 4
     assert watch.busy() == pytest.approx({"cuda:0": 0.3, "cuda:1": 0.9})
     assert watch.busy(from_s=time.monotonic()) is None
-    assert watch.peak_memory_gib == 3.0
     time.sleep(2 * SAMPLE_EVERY_S)
-    assert len(watch._samples) == num_samples
+    assert len(reads) == num_reads
 
 
-def test_without_nvml_nothing_is_said(two_gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_read_in_between_counts() -> None:
+    percentages = iter([0, *range(100)])
+    with GpuWatch([torch.device("cuda:0")], lambda device: next(percentages)) as watch:
+        time.sleep(4 * SAMPLE_EVERY_S)
+        middle_s = time.monotonic()
+        time.sleep(4 * SAMPLE_EVERY_S)
+    earlier, later = watch.busy(to_s=middle_s), watch.busy(from_s=middle_s)
+    assert earlier and later
+    assert earlier["cuda:0"] < watch.busy()["cuda:0"] < later["cuda:0"]
+
+
+def test_without_nvml_nothing_is_said() -> None:
     def missing(device: torch.device) -> int:
         raise ModuleNotFoundError("pynvml")
 
-    monkeypatch.setattr(torch.cuda, "utilization", missing)
-    with GpuWatch(two_gpus) as watch:
+    with GpuWatch(TWO, missing) as watch:
         time.sleep(2 * SAMPLE_EVERY_S)
     assert watch.busy() is None
-    assert watch.peak_memory_gib == 3.0

@@ -161,13 +161,19 @@ def test_latencies_are_those_of_whole_clips(engine: ScriptedEngine) -> None:
 def test_steady_state_is_without_its_beginning_and_its_tail(
     engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU that is half busy but in the second before the first clip, when it rests, and in the tail, when it runs."""
-    watch = GpuWatch([])
-    watch._devices = [torch.device("cuda:0"), torch.device("cuda:1")]
-    watch._samples = [(100.0 + s / 10, [0, 0] if s < 10 else [100, 100] if s > 90 else [40, 60]) for s in range(100)]
-    watch.__class__ = type("Watch", (GpuWatch,), {"__enter__": lambda self: self, "__exit__": lambda *_: None,
-                                                  "peak_memory_gib": 1.0})  # fmt: skip
-    monkeypatch.setattr(measure_module, "GpuWatch", lambda devices: watch)
+    """Two GPUs, half busy; at rest in the second before the first clip, and at work in the tail."""
+
+    class Recorded(GpuWatch):
+        def __init__(self, devices: list[torch.device]) -> None:
+            super().__init__([torch.device("cuda:0"), torch.device("cuda:1")])
+            self._samples = [
+                (100 + s / 10, [0, 0] if s < 10 else [100, 100] if s > 90 else [40, 60]) for s in range(100)
+            ]
+
+        def __enter__(self) -> GpuWatch:
+            return self
+
+    monkeypatch.setattr(measure_module, "GpuWatch", Recorded)
     found = measure(engine, engine.ends, make_rows(*[25] * 10), None)
     assert found.gpu_idle_steady == pytest.approx(0.5)
     assert found.gpu_idle_steady_each == pytest.approx({"cuda:0": 0.6, "cuda:1": 0.4})

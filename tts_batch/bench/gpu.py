@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
 
 import torch
@@ -16,11 +16,31 @@ HOW = (
 )
 
 
+def cuda_only(devices: Sequence[torch.device]) -> list[torch.device]:
+    return [device for device in devices if device.type == "cuda"]
+
+
+def forget_peak_memory(devices: Sequence[torch.device]) -> None:
+    """Let the peak begin anew."""
+    for device in cuda_only(devices):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_gib(devices: Sequence[torch.device]) -> float | None:
+    """What torch reserved at most since then, of all GPUs together; None on a CPU."""
+    peaks = [torch.cuda.max_memory_reserved(device) for device in cuda_only(devices)]
+    return sum(peaks) / 2**30 if peaks else None
+
+
 class GpuWatch:
     """Samples the utilization of some devices while it is entered; without NVML, or on a CPU, there are no samples."""
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._devices = [device for device in devices if device.type == "cuda"]
+    def __init__(
+        self, devices: Sequence[torch.device], read: Callable[[torch.device], int] = torch.cuda.utilization
+    ) -> None:
+        """`read` says the percentage of a device, or raises."""
+        self._devices = cuda_only(devices)
+        self._read = read
         self._samples: list[tuple[float, list[int]]] = []  # when, and of each device the percentage
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -34,16 +54,7 @@ class GpuWatch:
             str(device): mean(percentages[i] for percentages in taken) / 100 for i, device in enumerate(self._devices)
         }
 
-    @property
-    def peak_memory_gib(self) -> float | None:
-        """What torch reserved at most since this was entered, of all devices together; None on a CPU."""
-        if not self._devices:
-            return None
-        return sum(torch.cuda.max_memory_reserved(device) for device in self._devices) / 2**30
-
     def __enter__(self) -> GpuWatch:
-        for device in self._devices:
-            torch.cuda.reset_peak_memory_stats(device)
         if self._devices and self._sample():
             self._samples.clear()  # of what ran before
             self._thread = threading.Thread(target=self._watch, name="tts-batch-nvml", daemon=True)
@@ -61,7 +72,7 @@ class GpuWatch:
 
     def _sample(self) -> bool:
         try:
-            percentages = [torch.cuda.utilization(device) for device in self._devices]
+            percentages = [self._read(device) for device in self._devices]
         except Exception:  # no NVML, or one that does not know this device
             return False
         self._samples.append((time.monotonic(), percentages))

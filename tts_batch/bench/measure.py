@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tts_batch.bench.engines import ForcedEndPreparer
-from tts_batch.bench.gpu import GpuWatch
+from tts_batch.bench.gpu import GpuWatch, forget_peak_memory, peak_memory_gib
 from tts_batch.bench.player import Ear, Listening
 from tts_batch.bench.workload import BenchRow
 from tts_batch.engine.native import NativeEngine
@@ -96,8 +96,10 @@ def measure(
 
     if ear is not None:
         ear.forget()
+    devices = _devices(engine.info)
+    forget_peak_memory(devices)
     before = engine.read_meter()
-    with GpuWatch(_devices(engine.info)) as gpus:
+    with GpuWatch(devices) as gpus:
         started_s = time.monotonic()
         for result in engine.generate(requests()):
             ended_at_s[result.request_id] = time.monotonic()
@@ -113,6 +115,7 @@ def measure(
     latencies_s = {name: ended_at_s[name] - asked_at_s[name] for name in audio_s}
     first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
     busy, busy_steady = gpus.busy(), gpus.busy(first_at_s, tail_at_s)
+    idle_steady = {device: 1 - share for device, share in busy_steady.items()} if busy_steady else None
     return Measurement(
         attempted=len(rows),
         completed=len(audio_s),
@@ -124,10 +127,10 @@ def measure(
         latency_p50_s=_percentile(latencies_s.values(), 50),
         latency_p99_s=_percentile(latencies_s.values(), 99),
         row_rtf_p50=_percentile([latencies_s[name] / seconds for name, seconds in audio_s.items() if seconds], 50),
-        gpu_utilization=busy and mean(busy.values()),
-        gpu_idle_steady=busy_steady and 1 - mean(busy_steady.values()),
-        gpu_idle_steady_each=busy_steady and {device: 1 - share for device, share in busy_steady.items()},
-        peak_memory_gib=gpus.peak_memory_gib,
+        gpu_utilization=mean(busy.values()) if busy else None,
+        gpu_idle_steady=mean(idle_steady.values()) if idle_steady else None,
+        gpu_idle_steady_each=idle_steady,
+        peak_memory_gib=peak_memory_gib(devices),
         stages_s={name: total / len(rows) for name, total in sorted(stages.items())},
         frames=frames,
         device_ms_per_frame=_ms_per_frame(spent.device_s, frames),

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tts_batch.engine.kernels import activation, attention, frame, norm, rotary_cache, sampling
+from tts_batch.engine.kernels import activation, attention, frame, norm, predictor_attention, rotary_cache, sampling
+from tts_batch.engine.kernels.rotary_cache import Rotation
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import SamplingParams
@@ -23,7 +24,7 @@ EOS_ID = 2150
 @contextmanager
 def twins() -> Iterator[None]:
     """Run the torch twins, whatever the device."""
-    modules = [activation, attention, frame, norm, rotary_cache, sampling]
+    modules = [activation, attention, frame, norm, predictor_attention, rotary_cache, sampling]
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
             patch.setattr(module, "uses_triton", lambda x: False)
@@ -60,20 +61,23 @@ def test_silu_mul(dtype: torch.dtype, width: int) -> None:
     assert_near(activation.silu_mul(gate_up), want, dtype)
 
 
+def make_rotation(dim: int, dtype: torch.dtype) -> Rotation:
+    angles = torch.rand(200, dim // 2, device=DEVICE) * 6
+    q_norm, k_norm = randn(dim, dtype=dtype), randn(dim, dtype=dtype)
+    return Rotation(q_norm, k_norm, 1e-6, angles.cos().to(dtype), angles.sin().to(dtype))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 32), (16, 8, 128)])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 32), (6, 2, 32), (16, 8, 128)])
 def test_rotary_cache(dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> None:
     n, page_size = 7, 16
-    qkv = randn(n, (heads + 2 * kv_heads) * dim, dtype=dtype)
-    q_norm, k_norm = randn(dim, dtype=dtype), randn(dim, dtype=dtype)
-    angles = torch.rand(100, dim // 2, device=DEVICE) * 6
-    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    qkv, rotation = randn(n, (heads + 2 * kv_heads) * dim, dtype=dtype), make_rotation(dim, dtype)
     positions = torch.tensor([0, 3, 99, 7, 50, 2, 1], dtype=torch.int32, device=DEVICE)
     slots = torch.tensor([0, 17, -1, 63, 40, -1, 5], dtype=torch.int32, device=DEVICE)
     caches = [torch.zeros(4, kv_heads, page_size, dim, dtype=dtype, device=DEVICE) for _ in range(4)]
     with twins():
-        want = rotary_cache.rotate_and_cache(qkv, q_norm, k_norm, 1e-6, cos, sin, positions, slots, *caches[:2])
-    got = rotary_cache.rotate_and_cache(qkv, q_norm, k_norm, 1e-6, cos, sin, positions, slots, *caches[2:])
+        want = rotary_cache.rotate_and_cache(qkv, rotation, positions, slots, *caches[:2])
+    got = rotary_cache.rotate_and_cache(qkv, rotation, positions, slots, *caches[2:])
     assert_near(got, want, dtype)
     assert_near(caches[2], caches[0], dtype)
     assert torch.equal(caches[3], caches[1])
@@ -81,16 +85,41 @@ def test_rotary_cache(dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "page_size"), [(4, 2, 32, 16), (16, 8, 128, 64), (16, 8, 128, 16)]
+    ("heads", "kv_heads", "dim", "page_size"), [(4, 2, 32, 16), (6, 2, 32, 16), (16, 8, 128, 64), (16, 8, 128, 16)]
 )
 def test_decode_attention(dtype: torch.dtype, heads: int, kv_heads: int, dim: int, page_size: int) -> None:
     lens = torch.tensor([1, page_size, page_size + 1, 3 * page_size, 0], dtype=torch.int32, device=DEVICE)
-    q = randn(5, heads, dim, dtype=dtype)
-    k, v = (randn(20, kv_heads, page_size, dim, dtype=dtype) for _ in range(2))
+    qkv, rotation = randn(5, (heads + 2 * kv_heads) * dim, dtype=dtype), make_rotation(dim, dtype)
     table = torch.randperm(20, device=DEVICE)[:15].view(5, 3).to(torch.int32)
+    caches = [randn(20, kv_heads, page_size, dim, dtype=dtype) for _ in range(2)]
+    stored = (torch.arange(3 * page_size, device=DEVICE) < lens[:, None] - 1).view(5, 3, 1, page_size, 1)
+    for cache in caches:  # what nobody has written yet may hold anything
+        cache[table.long()] = cache[table.long()].masked_fill(~stored, torch.nan)
+    others = [cache.clone() for cache in caches]
     with twins():
-        want = attention.decode_attention(q, k, v, table, lens)
-    assert_near(attention.decode_attention(q, k, v, table, lens), want, dtype)
+        want = attention.decode_attention(qkv, rotation, *caches, table, lens)
+    got = attention.decode_attention(qkv, rotation, *others, table, lens)
+    assert_near(got, want, dtype)
+    assert not got[4].any(), "the sequence is over"
+    assert_near(others[0].nan_to_num(), caches[0].nan_to_num(), dtype)
+    for other, cache in zip(others, caches, strict=True):
+        assert torch.equal(other.isnan(), cache.isnan())
+    assert torch.equal(others[1].nan_to_num(), caches[1].nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 32), (6, 2, 32), (16, 8, 128)])
+def test_predictor_attention(dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> None:
+    rows, rotation = 3, make_rotation(dim, dtype)
+    caches = [torch.full((rows, kv_heads, 16, dim), torch.nan, dtype=dtype, device=DEVICE) for _ in range(4)]
+    for num_stored in (0, *range(2, 16)):  # a frame: two tokens a row, then one at a time
+        qkv = randn(rows * (1 if num_stored else 2), (heads + 2 * kv_heads) * dim, dtype=dtype)
+        with twins():
+            want = predictor_attention.predictor_attention(qkv, rotation, *caches[:2], num_stored)
+        got = predictor_attention.predictor_attention(qkv, rotation, *caches[2:], num_stored)
+        assert_near(got, want, dtype)
+    assert_near(caches[2], caches[0], dtype)
+    assert torch.equal(caches[3], caches[1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -177,8 +206,8 @@ def test_frame_end() -> None:
         state = make_state(PARAMS, [0, 1, 2, 3, 4, 8])
         state.done[2] = 1
         with twins() if run_twin else pytest.MonkeyPatch.context():
-            step = frame.append_frame(state, slots, codes, 16, DEFAULT_LIMITS)
-            x = frame.embed_frame(codes, tables, offsets, step[2], texts)
+            step = frame.append_frame(state, slots, codes, DEFAULT_LIMITS)
+            x = frame.embed_frame(codes, tables, offsets, step[1], texts)
         results.append((*step, x, state.codes, state.num_frames, state.positions))
     for want, got in zip(*results, strict=True):
         assert torch.allclose(got.float(), want.float(), atol=1e-5)
@@ -197,7 +226,7 @@ def test_loops(limits: LoopLimits) -> None:
         with twins() if run_twin else pytest.MonkeyPatch.context():
             for new in code0:
                 codes = new[:, None].repeat(1, 16).to(torch.int32).to(DEVICE)
-                frame.append_frame(state, slots, codes, 16, limits)
+                frame.append_frame(state, slots, codes, limits)
         results.append((state.done, state.repeats, state.few, state.num_frames, state.codes))
     for name, want, got in zip(("done", "repeats", "few", "num_frames", "codes"), *results, strict=True):
         assert torch.equal(got, want), name

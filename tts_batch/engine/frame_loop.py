@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tts_batch.engine.kernels.attention import decode_attention, prefill_attention
 from tts_batch.engine.kernels.frame import append_frame, embed_frame
-from tts_batch.engine.kernels.rotary_cache import rotate_and_cache
+from tts_batch.engine.kernels.predictor_attention import predictor_attention
+from tts_batch.engine.kernels.rotary_cache import Rotation, rotate_and_cache
 from tts_batch.engine.kernels.sampling import sample_code, sample_code0
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.packed import PackedStack, PackedTalker
@@ -52,35 +53,31 @@ class FrameLoop:
         self.weights = weights
         self.state = state
         self.kv_pages = kv_pages
-        self.page_size = kv_pages.shape[4]
         self.eos_id = eos_id
         self.loop_limits = loop_limits
 
     def run_frame(self, slots: Tensor) -> None:
         """Advance the rows in slots int32 [N] by one frame; rows that are over stay as they are."""
         state, weights = self.state, self.weights
-        hidden = state.hidden[slots]
-        codes = self._choose_codes(slots, hidden)
-        slot_mapping, context_lens, text_ids = append_frame(state, slots, codes, self.page_size, self.loop_limits)
+        rows = slots.long()
+        codes = self._choose_codes(slots, state.hidden[rows])
+        context_lens, text_ids = append_frame(state, slots, codes, self.loop_limits)
         x = embed_frame(codes, weights.frame_tables, weights.frame_offsets, text_ids, weights.text_table)
-        positions = (context_lens - 1).clamp(min=0)
-        block_table = state.block_table[slots]
+        block_table = state.block_table[rows]
 
         def attend(layer_idx: int, qkv: Tensor) -> Tensor:
-            k_pages, v_pages = self.kv_pages[layer_idx]
-            q = self._rotate(weights.talker, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
-            return decode_attention(q, k_pages, v_pages, block_table, context_lens).flatten(1)
+            rotation = _rotation(weights.talker, layer_idx)
+            return decode_attention(qkv, rotation, *self.kv_pages[layer_idx], block_table, context_lens)
 
-        state.hidden[slots] = weights.talker.forward(x, attend)
+        state.hidden[rows] = weights.talker.forward(x, attend)
 
     def run_prefill(self, tokens: PrefillTokens, rows: PrefillRows) -> Tensor:
         """Run packed prompt chunks through the talker (see `prefill_attention`): hidden states [N, H]."""
 
         def attend(layer_idx: int, qkv: Tensor) -> Tensor:
+            rotation = _rotation(self.weights.talker, layer_idx)
             k_pages, v_pages = self.kv_pages[layer_idx]
-            q = self._rotate(
-                self.weights.talker, layer_idx, qkv, tokens.positions, tokens.slot_mapping, k_pages, v_pages
-            )
+            q = rotate_and_cache(qkv, rotation, tokens.positions, tokens.slot_mapping, k_pages, v_pages)
             return prefill_attention(
                 q, k_pages, v_pages, rows.block_table, rows.cu_seqlens, rows.starts, rows.max_len
             ).flatten(1)
@@ -96,15 +93,13 @@ class FrameLoop:
             len(predictor.layers), 2, num_rows, config.num_key_value_heads, PREDICTOR_POSITIONS, config.head_dim,
             dtype=hidden.dtype, device=hidden.device,
         )  # fmt: skip
-        row = torch.arange(num_rows, dtype=torch.int32, device=hidden.device)
 
         # Positions 0 and 1 together: the talker's state and code 0, two tokens a row.
         x = torch.empty(num_rows, 2, config.hidden_size, dtype=hidden.dtype, device=hidden.device)
         x[:, 0] = hidden if weights.projection is None else F.linear(hidden, *weights.projection)
         logits = F.linear(hidden, weights.codec_head)
         sample_code0(state, slots, logits, self.eos_id, codes, weights.code0_inputs, x[:, 1])
-        pair = torch.arange(2, dtype=torch.int32, device=hidden.device)
-        hidden = self._predict(x.flatten(0, 1), row.repeat_interleave(2), pair.repeat(num_rows), kv)[1::2]
+        hidden = self._predict(x.flatten(0, 1), kv, num_stored=0)[1::2]
         for codebook in range(1, NUM_CODEBOOKS):
             logits = F.linear(hidden, weights.lm_heads[codebook - 1])
             if codebook == NUM_CODEBOOKS - 1:
@@ -112,26 +107,18 @@ class FrameLoop:
                 break
             x = torch.empty(num_rows, config.hidden_size, dtype=hidden.dtype, device=hidden.device)
             sample_code(state, slots, logits, codebook, codes, weights.code_inputs[codebook - 1], x)
-            hidden = self._predict(x, row, torch.full_like(row, codebook + 1), kv)
+            hidden = self._predict(x, kv, num_stored=codebook + 1)
         return codes
 
-    def _predict(self, x: Tensor, row: Tensor, positions: Tensor, kv: Tensor) -> Tensor:
-        slot_mapping = row * PREDICTOR_POSITIONS + positions
-        context_lens = positions + 1
+    def _predict(self, x: Tensor, kv: Tensor, num_stored: int) -> Tensor:
+        predictor = self.weights.predictor
 
         def attend(layer_idx: int, qkv: Tensor) -> Tensor:
-            k_pages, v_pages = kv[layer_idx]
-            q = self._rotate(self.weights.predictor, layer_idx, qkv, positions, slot_mapping, k_pages, v_pages)
-            return decode_attention(q, k_pages, v_pages, row[:, None], context_lens).flatten(1)
+            return predictor_attention(qkv, _rotation(predictor, layer_idx), *kv[layer_idx], num_stored)
 
-        return self.weights.predictor.forward(x, attend)
+        return predictor.forward(x, attend)
 
-    @staticmethod
-    def _rotate(
-        stack: PackedStack, layer_idx: int, qkv: Tensor, positions: Tensor, slot_mapping: Tensor, k_pages: Tensor,
-        v_pages: Tensor,
-    ) -> Tensor:  # fmt: skip
-        layer = stack.layers[layer_idx]
-        return rotate_and_cache(
-            qkv, layer.q_norm, layer.k_norm, stack.eps, stack.cos, stack.sin, positions, slot_mapping, k_pages, v_pages
-        )
+
+def _rotation(stack: PackedStack, layer_idx: int) -> Rotation:
+    layer = stack.layers[layer_idx]
+    return Rotation(layer.q_norm, layer.k_norm, stack.eps, stack.cos, stack.sin)

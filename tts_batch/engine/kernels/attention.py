@@ -1,4 +1,4 @@
-"""Attention over paged KV: one token a row (decode), or packed prompts (prefill). The only attention of runner v2."""
+"""Attention over paged KV: one token a row (decode), or packed prompts (prefill). The talker's in runner v2."""
 
 from __future__ import annotations
 
@@ -7,37 +7,48 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, triton, uses_triton
+from tts_batch.engine.kernels.rotary_cache import Rotation, load_heads, members_of, pick, rotate_and_cache
 
+DECODE_LAUNCH = {"num_warps": 4, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
 _MIN_DOT_ROWS = 16  # the tensor cores' smallest tile: the queries of a KV head are padded up to it
 
 
-def decode_attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor) -> Tensor:
-    """Each token attends to the first `context_lens` tokens of its own pages.
+def decode_attention(
+    qkv: Tensor, rotation: Rotation, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor
+) -> Tensor:
+    """One token of each sequence, from its packed q-k-v product to what it attends to; its k and v join the pages.
 
     Args:
-        q: [N, Hq, D].
+        qkv: [N, (Hq + 2 Hkv) D], heads of q, then k, then v.
         k_cache, v_cache: [num_pages, Hkv, page_size, D].
-        block_table: int32 [N, max_pages], the pages of each token's sequence, in order.
-        context_lens: int32 [N]; 0 gives zeros.
+        block_table: int32 [N, max_pages], the pages of each sequence, in order.
+        context_lens: int32 [N], tokens of each sequence with this one, whose position is the last; 0: the sequence is
+            over, nothing is stored and zeros are returned.
 
     Returns:
-        [N, Hq, D], scaled by D**-0.5 inside.
+        [N, Hq D], scaled by D**-0.5 inside.
     """
-    num_tokens, num_heads, head_dim = q.shape
-    _, num_kv_heads, page_size, _ = k_cache.shape
-    if not uses_triton(q):
-        return _decode_twin(q, k_cache, v_cache, block_table, context_lens)
-    out = torch.empty_like(q)
-    group = num_heads // num_kv_heads
+    num_tokens = qkv.shape[0]
+    _, num_kv_heads, page_size, head_dim = k_cache.shape
+    num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
+    if not uses_triton(qkv):
+        position = (context_lens - 1).clamp(min=0)
+        page = block_table.gather(1, (position // page_size).long()[:, None])[:, 0]
+        slot_mapping = torch.where(context_lens > 0, page * page_size + position % page_size, -1)
+        q = rotate_and_cache(qkv, rotation, position, slot_mapping, k_cache, v_cache)
+        return _attend_twin(q, k_cache, v_cache, block_table, context_lens).flatten(1)
+    out = torch.empty(num_tokens, num_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    members = next_power_of_2(num_heads // num_kv_heads + 2)  # a KV head's queries, its key and its value
     _decode_kernel[(num_tokens, num_kv_heads)](
-        q, k_cache, v_cache, block_table, context_lens, out, block_table.stride(0), head_dim**-0.5,
-        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(_MIN_DOT_ROWS, next_power_of_2(group)),
-        PAGE_SIZE=page_size, HEAD_DIM=head_dim, num_warps=4 if page_size >= 64 else 1, num_stages=2,
+        qkv, *rotation, k_cache, v_cache, block_table, context_lens, out, block_table.stride(0), head_dim**-0.5,
+        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, MEMBERS=members, ROWS=max(_MIN_DOT_ROWS, members),
+        PAGE_SIZE=page_size, HEAD_DIM=head_dim, **DECODE_LAUNCH,
     )  # fmt: skip
     return out
 
 
-def _decode_twin(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor) -> Tensor:
+def _attend_twin(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, context_lens: Tensor) -> Tensor:
+    """Each token of q [N, Hq, D] attends to the first `context_lens` tokens of its own pages."""
     num_pages = -(-int(context_lens.max()) // k_cache.shape[2]) or 1
     pages = block_table[:, :num_pages].long().clamp(min=0)
     num_tokens = num_pages * k_cache.shape[2]
@@ -53,40 +64,61 @@ def _decode_twin(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tenso
 
 
 @jit
+def _attend(q, k, v, visible, scale, top, total, acc):
+    """One step of the online softmax: q [M, D] meets some keys and values [T, D], where visible [M or 1, T]."""
+    scores = tl.where(visible, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1))
+    shrink = tl.exp(top - new_top)
+    p = tl.exp(scores - new_top[:, None])
+    total = total * shrink + tl.sum(p, axis=1)
+    acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    return new_top, total, acc
+
+
+@jit
 def _decode_kernel(
-    q_ptr, k_ptr, v_ptr, block_table_ptr, context_lens_ptr, out_ptr, table_stride, scale,
-    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    qkv_ptr, q_norm_ptr, k_norm_ptr, eps, cos_ptr, sin_ptr, k_ptr, v_ptr, block_table_ptr, context_lens_ptr, out_ptr,
+    table_stride, scale,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, MEMBERS: tl.constexpr, ROWS: tl.constexpr,
     PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
-    row = tl.arange(0, ROWS)
-    dim = tl.arange(0, HEAD_DIM)
-    offset = tl.arange(0, PAGE_SIZE)
-    head = kv_head * GROUP + row
-    q_at = (token * NUM_HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
-    q = tl.load(q_ptr + q_at, mask=(row < GROUP)[:, None], other=0.0)
-
+    group: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    dim = tl.arange(0, HEAD_DIM)[None, :]
+    member = tl.arange(0, MEMBERS)[:, None]
     context_len = tl.load(context_lens_ptr + token)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-    for start in range(0, context_len, PAGE_SIZE):
-        page = tl.load(block_table_ptr + token * table_stride + start // PAGE_SIZE).to(tl.int64)
-        at = ((page * NUM_KV_HEADS + kv_head) * PAGE_SIZE + offset)[:, None] * HEAD_DIM + dim[None, :]
-        valid = start + offset < context_len
-        k = tl.load(k_ptr + at, mask=valid[:, None], other=0.0)
-        v = tl.load(v_ptr + at, mask=valid[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where(valid[None, :], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        shrink = tl.exp(top - new_top)
-        p = tl.exp(scores - new_top[:, None])
-        total = total * shrink + tl.sum(p, axis=1)
-        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        top = new_top
-    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-    tl.store(out_ptr + q_at, acc.to(out_ptr.dtype.element_ty), mask=(row < GROUP)[:, None])
+    position = tl.maximum(context_len - 1, 0)
+    heads = load_heads(
+        qkv_ptr + token * (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM,
+        members_of(kv_head, member, NUM_HEADS, NUM_KV_HEADS), q_norm_ptr, k_norm_ptr, eps, cos_ptr, sin_ptr, position,
+        NUM_HEADS, NUM_KV_HEADS, HEAD_DIM,
+    )  # fmt: skip
+    table = block_table_ptr + token * table_stride
+    page = tl.load(table + position // PAGE_SIZE).to(tl.int64)
+    own = ((page * NUM_KV_HEADS + kv_head) * PAGE_SIZE + position % PAGE_SIZE + member * 0) * HEAD_DIM + dim
+    tl.store(k_ptr + own, heads, mask=(member == group) & (context_len > 0))
+    tl.store(v_ptr + own, heads, mask=(member == group + 1) & (context_len > 0))
+
+    # The token itself comes first, out of registers: what this program has just stored it need not see. The rows of q
+    # repeat all members, key and value too, up to the tensor cores' tile; only the first `group` of them are wanted.
+    q = tl.reshape(tl.broadcast_to(heads[None, :, :], (ROWS // MEMBERS, MEMBERS, HEAD_DIM)), (ROWS, HEAD_DIM))
+    heads = heads.to(tl.float32)
+    top = tl.sum(q.to(tl.float32) * pick(heads, member, group), axis=1) * scale
+    total = tl.full([ROWS], 1.0, tl.float32)
+    acc = tl.broadcast_to(pick(heads, member, group + 1), (ROWS, HEAD_DIM))
+    offset = tl.arange(0, PAGE_SIZE)
+    for start in range(0, position, PAGE_SIZE):
+        page = tl.load(table + start // PAGE_SIZE).to(tl.int64)
+        at = ((page * NUM_KV_HEADS + kv_head) * PAGE_SIZE + offset)[:, None] * HEAD_DIM + dim
+        stored = start + offset < position
+        keys = tl.load(k_ptr + at, mask=stored[:, None], other=0.0)
+        values = tl.load(v_ptr + at, mask=stored[:, None], other=0.0)
+        top, total, acc = _attend(q, keys, values, stored[None, :], scale, top, total, acc)
+    acc = tl.where(context_len > 0, acc / total[:, None], 0.0)
+    row = tl.arange(0, ROWS)[:, None]
+    out = out_ptr + (token * NUM_HEADS + kv_head * group + row) * HEAD_DIM + dim
+    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=row < group)
 
 
 def prefill_attention(
@@ -112,7 +144,7 @@ def prefill_attention(
         sequence = torch.repeat_interleave(torch.arange(num_seqs, device=q.device), lens)
         inside = torch.arange(q.shape[0], device=q.device) - cu_seqlens.long()[sequence]
         context_lens = (starts.long()[sequence] + inside + 1).to(torch.int32)
-        return _decode_twin(q, k_cache, v_cache, block_table[sequence], context_lens)
+        return _attend_twin(q, k_cache, v_cache, block_table[sequence], context_lens)
     out = torch.empty_like(q)
     block = 64
     _prefill_kernel[(triton.cdiv(max_len, block), num_seqs, num_heads)](
@@ -155,13 +187,7 @@ def _prefill_kernel(
         valid = start + offset < end
         k = tl.load(k_ptr + at, mask=valid[:, None], other=0.0)
         v = tl.load(v_ptr + at, mask=valid[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where((start + offset)[None, :] <= position[:, None], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        shrink = tl.exp(top - new_top)
-        p = tl.exp(scores - new_top[:, None])
-        total = total * shrink + tl.sum(p, axis=1)
-        acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        top = new_top
+        visible = (start + offset)[None, :] <= position[:, None]
+        top, total, acc = _attend(q, k, v, visible, scale, top, total, acc)
     acc = acc / total[:, None]
     tl.store(out_ptr + q_at, acc.to(out_ptr.dtype.element_ty), mask=(row < length)[:, None])

@@ -10,41 +10,36 @@ from tts_batch.engine.loops import FRESH, NUM_LAGS, LoopLimits, count_loops, is_
 from tts_batch.engine.request_state import DONE_LOOP, RUNNING, RequestState
 
 
-def append_frame(
-    state: RequestState, slots: Tensor, codes: Tensor, page_size: int, limits: LoopLimits
-) -> tuple[Tensor, Tensor, Tensor]:
+def append_frame(state: RequestState, slots: Tensor, codes: Tensor, limits: LoopLimits) -> tuple[Tensor, Tensor]:
     """Append codes int32 [N, 16] to the running rows and step them forward. A row that loops ends here (DONE_LOOP).
 
     Returns:
-        The talker step's slot_mapping int32 [N] (-1 for a row that is over), its context lengths int32 [N]
-        (0 for a row that is over), and the text id int32 [N] that goes with the frame.
+        The context lengths int32 [N] of the talker step, 0 for a row that is over, and the text id int32 [N] that
+        goes with the frame.
     """
     num_rows = slots.shape[0]
-    slot_mapping, context_lens, text_ids = torch.empty(3, num_rows, dtype=torch.int32, device=codes.device)
+    context_lens, text_ids = torch.empty(2, num_rows, dtype=torch.int32, device=codes.device)
     if uses_triton(codes):
         _append_kernel[(num_rows,)](
             slots, codes, state.codes, state.codes.stride(0), state.num_frames, state.positions, state.done,
-            state.block_table, state.block_table.stride(0), state.trailing_ids, state.trailing_ids.stride(0),
-            state.trailing_lens, state.pad_text_id, page_size, slot_mapping, context_lens, text_ids,
-            state.repeats, state.few,
+            state.trailing_ids, state.trailing_ids.stride(0), state.trailing_lens, state.pad_text_id, context_lens,
+            text_ids, state.repeats, state.few,
             MAX_REPEATS=limits.repeated_frames, MAX_FEW=limits.few_codes_frames, LAGS=NUM_LAGS, FRESH_CODE=FRESH,
             LOOP=DONE_LOOP, num_warps=1,
         )  # fmt: skip
-        return slot_mapping, context_lens, text_ids
+        return context_lens, text_ids
     rows = slots.long()
     running = state.done[rows] == RUNNING
     frame, position = state.num_frames[rows].long(), state.positions[rows].long()
     queued = frame < state.trailing_lens[rows]
     last = state.trailing_ids.shape[1] - 1
     text_ids.copy_(torch.where(queued, state.trailing_ids[rows, frame.clamp(max=last)], state.pad_text_id))
-    page = state.block_table[rows, (position // page_size).clamp(max=state.block_table.shape[1] - 1)]
-    slot_mapping.copy_(torch.where(running, page * page_size + position % page_size, -1))
     context_lens.copy_(torch.where(running, position + 1, 0))
     _watch(state, rows[running], codes[running, 0], ~queued[running], limits)
     state.codes[rows[running], frame[running]] = codes[running].to(state.codes.dtype)
     state.num_frames[rows[running]] += 1
     state.positions[rows[running]] += 1
-    return slot_mapping, context_lens, text_ids
+    return context_lens, text_ids
 
 
 def _watch(state: RequestState, rows: Tensor, code0: Tensor, text_is_over: Tensor, limits: LoopLimits) -> None:
@@ -57,9 +52,8 @@ def _watch(state: RequestState, rows: Tensor, code0: Tensor, text_is_over: Tenso
 
 @jit
 def _append_kernel(
-    slots_ptr, new_codes_ptr, codes_ptr, codes_stride, num_frames_ptr, positions_ptr, done_ptr, block_table_ptr,
-    table_stride, trailing_ptr, trailing_stride, trailing_lens_ptr, pad_text_id, page_size, slot_mapping_ptr,
-    context_lens_ptr, text_ids_ptr, repeats_ptr, few_ptr,
+    slots_ptr, new_codes_ptr, codes_ptr, codes_stride, num_frames_ptr, positions_ptr, done_ptr, trailing_ptr,
+    trailing_stride, trailing_lens_ptr, pad_text_id, context_lens_ptr, text_ids_ptr, repeats_ptr, few_ptr,
     MAX_REPEATS: tl.constexpr, MAX_FEW: tl.constexpr, LAGS: tl.constexpr, FRESH_CODE: tl.constexpr,
     LOOP: tl.constexpr,
 ):  # fmt: skip
@@ -71,8 +65,6 @@ def _append_kernel(
     queued = frame < tl.load(trailing_lens_ptr + slot)
     text_id = tl.load(trailing_ptr + slot * trailing_stride + frame, mask=queued, other=0)
     tl.store(text_ids_ptr + row, tl.where(queued, text_id, pad_text_id))
-    page = tl.load(block_table_ptr + slot * table_stride + position // page_size, mask=running, other=0)
-    tl.store(slot_mapping_ptr + row, tl.where(running, page * page_size + position % page_size, -1))
     tl.store(context_lens_ptr + row, tl.where(running, position + 1, 0))
     codebook = tl.arange(0, 16)
     codes = tl.load(new_codes_ptr + row * 16 + codebook)

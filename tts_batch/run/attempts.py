@@ -113,6 +113,7 @@ class ActivePiece:
     expected_s: float
     seeds: list[int]  # one for each attempt that it may have now
     attempts: int = 0  # begun in this run
+    overtime: bool = False  # the engine was told to end it, since its row's time limit is over
     result: SpeechResult | None = None  # when it has passed its checks …
     checks: dict[str, float] = field(default_factory=dict)  # … with these figures
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +35,7 @@ from tts_batch.run.outcomes import row_outcome
 from tts_batch.run.pieces import describe_pieces, examine_joined, join
 from tts_batch.run.references import Tails
 from tts_batch.run.trim import trim
+from tts_batch.run.work_queue import WorkQueue
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,7 @@ class Worker:
         self._time_is_over = Failure("time_limit", f"It was not done after {self._time_limit_s or 0:g} s.")
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
-        self._inbox: deque[ActivePiece] = deque()
-        self._active: dict[str, ActivePiece] = {}  # pulled by the engine, or waiting for another attempt
-        self._again: deque[ActivePiece] = deque()
-        self._dropped: set[str] = set()  # pulled by the engine, of rows that have failed meanwhile
+        self._queue = WorkQueue()
         self._answers = Answers(start["answer_s"], start["answer_frame_s"])
         self._no_more = self._stopping = False
         self._engine: Engine | None = None
@@ -97,13 +94,13 @@ class Worker:
         for message in self._messages:
             with self._arrived:
                 if message["type"] == "rows":
-                    for row in map(ActiveRow.from_message, message["rows"]):
-                        self._inbox.extend(row.pieces)
+                    for row in message["rows"]:
+                        self._queue.add(ActiveRow.from_message(row))
                 elif message["type"] == "end":
                     self._no_more = True
                 elif message["type"] == "stop":
                     self._no_more = self._stopping = True
-                    self._inbox = deque(piece for piece in self._inbox if piece.row.began)
+                    self._queue.drop_waiting(but_begun=True)
                     timer = threading.Timer(message["deadline_s"], self._cancel_all)
                     timer.daemon = True
                     timer.start()
@@ -112,8 +109,8 @@ class Worker:
 
     def _cancel_all(self) -> None:
         with self._arrived:
-            self._inbox.clear()
-            request_ids = list(self._active)
+            self._queue.drop_waiting()
+            request_ids = [piece.id for piece in self._queue.in_engine]
         self._cancel(request_ids)
 
     def _cancel(self, request_ids: Iterable[str]) -> None:
@@ -133,10 +130,10 @@ class Worker:
         if self._time_limit_s is None:
             return []
         begun_before = time.monotonic() - self._time_limit_s
-        running = [piece for piece in self._active.values() if piece not in self._again]
-        late = [piece for piece in running if piece.row.began < begun_before and not piece.row.overtime]
+        running = self._queue.in_engine
+        late = [piece for piece in running if piece.row.began < begun_before and not piece.overtime]
         for piece in late:
-            piece.row.overtime = True
+            piece.overtime = piece.row.overtime = True
         return [piece.id for piece in late]
 
     def _fail_lost(self) -> list[str]:
@@ -146,7 +143,8 @@ class Worker:
         """
         limit_s = self._answers.limit_s
         failure = Failure("stalled", f"The engine gave no answer for it within {limit_s:g} s, and went on.")
-        return self._fail_unanswered(self._answers.take_lost(time.monotonic()), failure)
+        lost = map(self._queue.find, self._answers.take_lost(time.monotonic()))
+        return self._fail_unanswered((piece for piece in lost if piece is not None), failure)
 
     # worker → engine
 
@@ -158,42 +156,26 @@ class Worker:
         while True:
             with self._arrived:
                 self._answers.ask(time.monotonic())
-                if not (self._again or self._inbox or self._active or self._no_more):
+                if not (self._queue or self._no_more):
                     self._arrived.wait(IDLE_POLL_S)
-                piece = self._next()
-                if piece is None and self._no_more and not self._may_come_again():
+                piece = self._queue.pull(again=not self._stopping)
+                if piece is None and self._no_more and (self._stopping or not self._queue.may_grow):
                     return
                 if piece is not None:
+                    if not piece.row.began:
+                        self._channel.send({"type": "pulled"})
                     piece.begin_attempt()
                     self._answers.pull(piece.id, piece.request.max_frames, time.monotonic())
             yield None if piece is None else piece.request
-
-    def _next(self) -> ActivePiece | None:
-        if self._again and not self._stopping:
-            piece = self._again.popleft()
-        elif self._inbox:
-            piece = self._inbox.popleft()
-            if piece.number == 0:
-                self._channel.send({"type": "pulled"})
-        else:
-            return None
-        self._active[piece.id] = piece
-        return piece
-
-    def _may_come_again(self) -> bool:
-        return not self._stopping and any(piece.may_try_again for piece in self._active.values())
 
     # engine → writer
 
     def _receive(self, result: SpeechResult) -> None:
         with self._arrived:
-            piece = self._active.get(result.request_id)
-            if piece in self._again:
-                piece = None
-            if piece is None and result.request_id not in self._dropped:
+            piece = self._queue.find(result.request_id)
+            if piece is None and not self._queue.take_dropped(result.request_id):
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
-            self._dropped.discard(result.request_id)
             self._answers.receive(result.request_id)
         if piece is not None:
             self._end_attempt(piece, result)
@@ -210,7 +192,7 @@ class Worker:
             piece.result, piece.checks = result, examined.checks
             if not row.is_made:
                 with self._arrived:
-                    del self._active[piece.id]
+                    self._queue.end(piece)
                 return
             if row.is_split:
                 result, examined, at_fault = *self._join(row), row.pieces
@@ -222,17 +204,17 @@ class Worker:
                 row.kept |= _failed_audio(row, result, blamed)
         with self._arrived:
             if failure is not None and all(one.may_try_again for one in at_fault) and not self._stopping:
-                self._try_again(at_fault)
+                self._queue.try_again(at_fault)
                 return
-            del self._active[piece.id]
-            useless = self._forget(row)
+            self._queue.end(piece)
+            useless = self._queue.forget(row)
         self._cancel(useless)
         if self._stopping and result.finish_reason == "cancelled":
             return  # stays pending
         outcome = row_outcome(row, result, examined, self._constants)
         encode = partial(self._encode, outcome, result, row.kept) if failure is None else None
         self._writer.put(outcome, row.kept, encode)
-        if not self._active and not self._inbox:
+        if not self._queue:
             self._writer.hurry()
 
     def _examine(self, piece: ActivePiece, result: SpeechResult) -> tuple[SpeechResult, Examined]:
@@ -257,23 +239,6 @@ class Worker:
         told = describe_pieces([piece.request for piece in row.pieces], results, self._pause_s)
         return joined, replace(examined, checks={**examined.checks, "pieces": told})
 
-    def _try_again(self, pieces: list[ActivePiece]) -> None:
-        for piece in pieces:
-            piece.result = None
-            self._active[piece.id] = piece
-            self._again.append(piece)
-
-    def _forget(self, row: ActiveRow) -> list[str]:
-        """Forget what is left of a row that ends, and return what the engine has of it."""
-        in_engine = [piece.id for piece in row.pieces if piece.id in self._active and piece not in self._again]
-        for piece in row.pieces:
-            self._active.pop(piece.id, None)
-        if row.is_split:
-            self._again = deque(piece for piece in self._again if piece.row is not row)
-            self._inbox = deque(piece for piece in self._inbox if piece.row is not row)
-            self._dropped.update(in_engine)
-        return in_engine
-
     def _encode(
         self, outcome: Outcome, result: SpeechResult, kept: Mapping[str, bytes]
     ) -> tuple[Outcome, Mapping[str, bytes]]:
@@ -292,19 +257,16 @@ class Worker:
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
         with self._arrived:  # the watch may be failing one of them
-            self._fail_unanswered(list(self._active), failure)
+            self._fail_unanswered(self._queue.active, failure)
 
-    def _fail_unanswered(self, request_ids: Iterable[str], failure: Failure) -> list[str]:
-        """Fail the rows of requests, and return what the engine has of them."""
+    def _fail_unanswered(self, pieces: Iterable[ActivePiece], failure: Failure) -> list[str]:
+        """Fail the rows of pieces, each for its first one, and return what the engine has of them."""
         useless: list[str] = []
-        for request_id in request_ids:
-            piece = self._active.get(request_id)
-            if piece is None:  # its row has failed
-                continue
-            row = piece.row
+        first_of = {piece.row: piece for piece in reversed([*pieces])}
+        for row, piece in first_of.items():
             told = piece.blame(self._time_is_over if row.overtime else failure)
             row.note_failure(told, None, piece=piece)
-            useless += self._forget(row)
+            useless += self._queue.forget(row)
             self._writer.put(row_outcome(row, None, Examined(told), self._constants), row.kept)
         return useless
 

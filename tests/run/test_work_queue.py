@@ -1,0 +1,101 @@
+"""A worker's queue: in which order pieces are pulled, and what is left of a row that ends."""
+
+from __future__ import annotations
+
+from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
+from tts_batch.run.attempts import ActivePiece, ActiveRow
+from tts_batch.run.pieces import piece_id
+from tts_batch.run.work_queue import WorkQueue
+
+GOOD = SpeechResult("", None, 24_000, None, 5, "stop", True)
+
+
+def make_row(name: str, count: int = 1, attempts: int = 2) -> ActiveRow:
+    row = ActiveRow(name, "fingerprint", "digest", [])
+    for number in range(count):
+        request_id = piece_id(name, number) if count > 1 else name
+        request = SpeechRequest(request_id, "Hello.", "custom_voice", 0, 100, SamplingParams())
+        row.pieces.append(ActivePiece(row, number, request, 1.0, list(range(attempts))))
+    return row
+
+
+def filled(*rows: ActiveRow) -> WorkQueue:
+    queue = WorkQueue()
+    for row in rows:
+        queue.add(row)
+    return queue
+
+
+def pull(queue: WorkQueue, count: int = 100, *, again: bool = True) -> list[ActivePiece]:
+    pulled = []
+    while len(pulled) < count and (piece := queue.pull(again=again)) is not None:
+        piece.begin_attempt()
+        pulled.append(piece)
+    return pulled
+
+
+def ids(pieces: list[ActivePiece]) -> list[str]:
+    return [piece.id.replace("\x1f", "/") for piece in pieces]
+
+
+def test_rows_are_pulled_in_order_and_what_is_tried_again_comes_first() -> None:
+    queue = filled(make_row("a", 2), make_row("b"))
+    first, second = pull(queue, 2)
+    assert ids([first, second]) == ["a/1", "a/2"]
+    queue.try_again([second])
+    assert queue.find(second.id) is None, "the engine has answered it"
+    assert ids(queue.in_engine) == ["a/1"]
+    assert ids(pull(queue, 1, again=False)) == ["b"]
+    assert ids(pull(queue)) == ["a/2"]
+    assert queue.find(second.id) is second
+
+
+def test_it_is_empty_when_every_row_has_ended() -> None:
+    queue = filled(make_row("a"))
+    assert queue
+    (piece,) = pull(queue)
+    assert queue
+    queue.try_again([piece])
+    assert queue
+    pull(queue)
+    queue.end(piece)
+    assert not queue
+
+
+def test_more_may_come_while_an_attempt_is_left() -> None:
+    queue = filled(make_row("a", attempts=2))
+    (piece,) = pull(queue)
+    assert queue.may_grow
+    queue.try_again([piece])
+    assert queue.may_grow
+    pull(queue)
+    assert not queue.may_grow
+    queue = filled(make_row("a"))
+    (piece,) = pull(queue)
+    piece.row.overtime = True
+    assert not queue.may_grow
+
+
+def test_nothing_is_left_of_a_row_that_ends() -> None:
+    row = make_row("a", 5)
+    queue = filled(row, make_row("b"))
+    failed, good, running, again = pull(queue, 4)
+    good.result = GOOD
+    queue.end(good)
+    queue.try_again([again])
+    queue.end(failed)
+    assert queue.forget(row) == [running.id]
+    assert queue.take_dropped(running.id)
+    assert not queue.take_dropped(running.id), "it is answered once"
+    assert not queue.take_dropped(again.id)
+    assert ids(pull(queue)) == ["b"]
+
+
+def test_a_stop_keeps_the_rows_that_have_begun() -> None:
+    queue = filled(make_row("a", 3), make_row("b", 2))
+    pull(queue, 1)
+    queue.drop_waiting(but_begun=True)
+    assert ids(pull(queue, 1)) == ["a/2"]
+    queue.drop_waiting()
+    assert pull(queue) == []
+    assert ids(queue.active) == ["a/1", "a/2"]

@@ -1,4 +1,4 @@
-"""The synthesised clips as training reads them: one long tensor of samples, and lists beside it."""
+"""The synthesised clips as training reads them: one long tensor of samples, and where the clips are."""
 
 from __future__ import annotations
 
@@ -23,30 +23,17 @@ class Corpus:
 
     audio: Tensor  # int16 [samples], on the training device
     phonemes: Tensor  # uint8 [frames, 4], on the training device
-    texts: list[str]
-    instructs: list[str]
-    voices: np.ndarray  # int64 [clips]
     starts: np.ndarray  # int64 [clips], first frame
     lengths: np.ndarray  # int64 [clips], frames
 
     @classmethod
     def load(cls, folder: Path, num_shards: int, device: str) -> Corpus:
         """Read the first `num_shards` shards, waiting until they are there."""
-        audio, phonemes, texts, instructs, voices, lengths = [], [], [], [], [], []
-        for number in range(num_shards):
-            with np.load(_wait_for(folder / f"{number:05d}.npz")) as shard:
-                _pad_clips(shard, audio, phonemes)
-                texts += shard["text"].tolist()
-                instructs += shard["instruct"].tolist()
-                voices.append(shard["voice"])
-                lengths.append(-(-shard["length"] // SAMPLES_PER_FRAME))
-        frames = np.concatenate(lengths)
+        shards = [read_shard(folder / f"{number:05d}.npz") for number in range(num_shards)]
+        frames = np.concatenate([shard.lengths for shard in shards])
         return cls(
-            audio=torch.from_numpy(np.concatenate(audio)).to(device),
-            phonemes=torch.from_numpy(np.concatenate(phonemes)).view(-1, LABELS_PER_FRAME).to(device),
-            texts=texts,
-            instructs=instructs,
-            voices=np.concatenate(voices),
+            audio=torch.cat([torch.from_numpy(shard.audio).to(device) for shard in shards]),
+            phonemes=torch.cat([torch.from_numpy(shard.phonemes).to(device) for shard in shards]),
             starts=np.cumsum(frames) - frames,
             lengths=frames,
         )
@@ -81,23 +68,35 @@ class Corpus:
         return codes
 
 
-def _wait_for(path: Path, seconds: float = 60) -> Path:
+@dataclass
+class ShardContent:
+    """One file of synthesise.py, its clips padded with silence to whole frames."""
+
+    audio: np.ndarray  # int16 [frames * 1920]
+    phonemes: np.ndarray  # uint8 [frames, 4]
+    texts: list[str]
+    instructs: list[str]
+    voices: np.ndarray  # int64 [clips]
+    lengths: np.ndarray  # int64 [clips], frames
+
+
+def read_shard(path: Path, seconds: float = 90) -> ShardContent:
+    """Read a file, waiting until it is there."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path} did not appear; does synthesise.py run?")
         time.sleep(0.2)
-    return path
-
-
-def _pad_clips(shard: np.lib.npyio.NpzFile, audio: list[np.ndarray], phonemes: list[np.ndarray]) -> None:
-    samples, labels = shard["audio"], shard["phonemes"]
-    at = label_at = 0
-    for length in shard["length"]:
-        frames = -(-length // SAMPLES_PER_FRAME)
-        count = -(-length * PHONEMES_PER_SECOND // 24_000)
-        audio.append(np.pad(samples[at : at + length], (0, frames * SAMPLES_PER_FRAME - length)))
-        clip_labels = labels[label_at : label_at + count]
-        phonemes.append(np.pad(clip_labels, (0, frames * LABELS_PER_FRAME - count)))
-        at += length
-        label_at += count
+    with np.load(path) as shard:
+        samples, labels, lengths = shard["audio"], shard["phonemes"], shard["length"]
+        frames = -(-lengths // SAMPLES_PER_FRAME)
+        audio = np.zeros(frames.sum() * SAMPLES_PER_FRAME, np.int16)
+        phonemes = np.zeros((frames.sum(), LABELS_PER_FRAME), np.uint8)
+        at = label_at = 0
+        for length, start in zip(lengths, np.cumsum(frames) - frames, strict=True):
+            count = -(-length * PHONEMES_PER_SECOND // 24_000)
+            audio[start * SAMPLES_PER_FRAME :][:length] = samples[at : at + length]
+            phonemes.reshape(-1)[start * LABELS_PER_FRAME :][:count] = labels[label_at : label_at + count]
+            at += length
+            label_at += count
+        return ShardContent(audio, phonemes, shard["text"].tolist(), shard["instruct"].tolist(), shard["voice"], frames)

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import torch
 from codec import Codec
 from safetensors.torch import save_file
-from shapes import NUM_CODES, codec_json, model_config, model_json
+from shapes import NUM_CODES, NUM_LEVELS, codec_json, model_config, model_json
 from torch import Tensor
+from voice import run_stack
 from weights import load_pieces
+
+from tts_batch.model.talker import Talker
 
 KINDS = ("base", "custom_voice", "voice_design")
 HERE = Path(__file__).parent
@@ -66,15 +70,43 @@ def write_settings(folder: Path, kind: str) -> None:
 
 
 def widen(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The code predictor's tables with a row for every code: those that no codebook uses share the last one."""
-    entries = model_config("base").code_predictor.vocab_size
+    """The code predictor's tables with a row for every code and tables for every codebook.
+
+    Codes that no codebook uses share the last row. The codebooks from NUM_LEVELS on add nothing to any input.
+    """
+    config = model_config("base").code_predictor
+    embedding, head = "talker.code_predictor.model.codec_embedding", "talker.code_predictor.lm_head"
     wide = {}
     for name, value in state.items():
-        if "code_predictor" in name and ("codec_embedding" in name or "lm_head" in name):
-            unused = value[NUM_CODES:].expand(entries - NUM_CODES, -1)
+        if name.startswith((embedding, head)):
+            unused = value[NUM_CODES:].expand(config.vocab_size - NUM_CODES, -1)
             value = torch.cat([value[:NUM_CODES], unused])  # noqa: PLW2901
         wide[name] = value.contiguous()
+    for level in range(NUM_LEVELS, config.num_code_groups):
+        for table in (embedding, head):
+            wide[f"{table}.{level - 1}.weight"] = torch.zeros_like(wide[f"{table}.0.weight"])
+    for level, direction in enumerate(_directions(wide), NUM_LEVELS):
+        wide[f"{head}.{level - 1}.weight"][0] = direction
     return wide
+
+
+@torch.no_grad()
+def _directions(state: dict[str, Tensor]) -> Iterator[Tensor]:
+    """For each codebook that says nothing, where the code predictor's states point when it is that one's turn.
+
+    A head with this as its first row, and nothing else, always chooses code 0.
+    """
+    config = model_config("base")
+    torch.manual_seed(0)
+    talker = Talker(config.talker, config.code_predictor)
+    talker.load_state_dict({n.removeprefix("talker."): v for n, v in state.items() if n.startswith("talker.")})
+    predictor = talker.code_predictor
+    codes = torch.randint(NUM_CODES, (512, 16))
+    inputs = [torch.randn(512, config.talker.hidden_size), talker.embed_code0(codes[:, 0])]
+    inputs += [predictor.model.codec_embedding[g - 1](codes[:, g]) for g in range(1, 15)]
+    hidden = run_stack(predictor.stack, predictor.project(torch.stack(inputs, 1)), None).mean(0)
+    for mean in hidden[NUM_LEVELS:]:
+        yield 100 * mean / mean.pow(2).sum()
 
 
 if __name__ == "__main__":

@@ -1,45 +1,46 @@
 """Training examples for the talker: the same prompts as at synthesis, followed by the frames to say.
 
 One talker learns all three kinds of checkpoint. Everything here is ids; the vectors are looked up on the device.
+Examples lie end to end in rows of one length, so that every training step has the same shape.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from shapes import model_config
 from synthesise import voice_table
-from torch import Tensor
-from torch.utils.data import IterableDataset
 from voices import SPEAKERS
 
 from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, build_prompt
 from tts_batch.model.text_tokenizer import TextTokenizer
 
-MIX = (  # share, task, non_streaming, x_vector_only
-    (0.34, "custom_voice", True, False),
-    (0.12, "custom_voice", False, False),
-    (0.16, "base", False, True),
-    (0.04, "base", True, True),
-    (0.22, "base", False, False),
-    (0.04, "base", True, False),
-    (0.08, "voice_design", True, False),
+NAMED_MIX = (  # share, task, non_streaming, x_vector_only
+    (0.75, "custom_voice", True, False),
+    (0.25, "custom_voice", False, False),
+)
+NAMELESS_MIX = (
+    (0.36, "base", False, True),
+    (0.08, "base", True, True),
+    (0.36, "base", False, False),
+    (0.08, "base", True, False),
+    (0.12, "voice_design", True, False),
 )
 LANGUAGES = ("auto",) * 9 + ("english",) * 9 + ("german", "chinese")  # the voice speaks English whatever the tag
-MAX_FRAMES = 250  # of a clip, and of the clip it is cloned from
-POOL = 24  # batches sorted by length together
+ROW = 512  # positions; what is longer is not learnt
+REFERENCES = 3  # x-vectors in a row
+MAX_REFERENCE_FRAMES = 110
+ROUNDS = 2  # examples of each clip
 NO_TARGET, END = -1, -2
 NAMES = list(SPEAKERS)
 
 
 @dataclass
 class Clips:
-    """What the examples need to know of a corpus, without its audio and codes."""
+    """What the examples need to know of a shard, without its audio and codes."""
 
     texts: list[str]
     instructs: list[str]
@@ -54,78 +55,51 @@ class Example:
 
     text: list[int]  # a text id or NOTHING
     codec: list[int]  # an id of the talker's codec table, NOTHING, X_VECTOR or REF_FRAME for any whole frame
-    frame: list[int]  # which frame of the corpus stands here, or -1
-    target: list[int]  # which frame of the corpus comes next, END or NO_TARGET
+    frame: list[int]  # which frame of the shard stands here, or -1
+    target: list[int]  # which frame of the shard comes next, END or NO_TARGET
     reference: int
 
 
 @dataclass
-class Batch:
-    """Examples padded on the right, int64 [B, L], and the references [B]."""
+class Rows:
+    """Examples end to end: int32 [R, ROW], and up to REFERENCES clips of which each row needs x-vectors."""
 
-    text: np.ndarray | Tensor  # arrays when made, tensors once on the device
-    codec: np.ndarray | Tensor
-    frame: np.ndarray | Tensor
-    target: np.ndarray | Tensor
-    reference: np.ndarray | Tensor
-
-    def to(self, device: str) -> Batch:
-        """The same as tensors on a device."""
-        return Batch(**{f.name: torch.as_tensor(getattr(self, f.name)).to(device) for f in fields(self)})
-
-
-class Examples(IterableDataset[Batch]):
-    """Endless batches of about `positions` positions each."""
-
-    def __init__(self, clips: Clips, positions: int, seed: int) -> None:
-        self.clips = clips
-        self.positions = positions
-        self.seed = seed
-
-    def __iter__(self) -> Iterator[Batch]:
-        info = torch.utils.data.get_worker_info()
-        rng = random.Random(self.seed * 1000 + (info.id if info else 0))
-        maker = ExampleMaker(self.clips, rng)
-        while True:
-            pool: list[Example] = []
-            total = 0
-            while total < POOL * self.positions:
-                pool.append(maker.make())
-                total += len(pool[-1].text)
-            pool.sort(key=lambda example: len(example.text))
-            batches = []
-            while pool:
-                count = max(1, self.positions // len(pool[-1].text))
-                batches.append(pool[-count:])
-                pool = pool[:-count]
-            rng.shuffle(batches)
-            yield from map(collate, batches)
+    text: np.ndarray
+    codec: np.ndarray
+    frame: np.ndarray
+    target: np.ndarray
+    segment: np.ndarray  # which example a position belongs to, or -1
+    place: np.ndarray  # [R, REFERENCES]: where an x-vector stands, or -1
+    reference: np.ndarray  # [R, REFERENCES, 2]: first frame and number of frames of its clip
 
 
 class ExampleMaker:
-    """Draws clips and lays out their prompts."""
+    """Lays out the prompts of clips."""
 
-    def __init__(self, clips: Clips, rng: random.Random) -> None:
-        self.clips = clips
-        self.rng = rng
+    def __init__(self) -> None:
         self.configs = {kind: model_config(kind) for kind in ("base", "custom_voice", "voice_design")}
         self.tokenizer = TextTokenizer(Path(__file__).parent / "tokenizer")
         self.voices = voice_table()
-        usable = [i for i, length in enumerate(clips.lengths) if length <= MAX_FRAMES]
-        self.named = [i for i in usable if clips.voices[i] < len(NAMES)]
-        self.nameless = [i for i in usable if clips.voices[i] >= len(NAMES)]
-        plain = [i for i in usable if not clips.instructs[i]]
-        self.of_voice = {voice: [] for voice in set(clips.voices.tolist())}
-        for i in plain:
-            self.of_voice[int(clips.voices[i])].append(i)
 
-    def make(self) -> Example:
-        """Draw one example."""
-        rng, clips = self.rng, self.clips
-        _, task, non_streaming, x_vector_only = rng.choices(MIX, [mix[0] for mix in MIX])[0]
-        clip = rng.choice(self.named if task == "custom_voice" else self.nameless)
+    def rows(self, clips: Clips, rng: random.Random) -> Rows:
+        """Make ROUNDS examples of each clip, in random rows."""
+        of_voice: dict[int, list[int]] = {}
+        for clip, voice in enumerate(clips.voices.tolist()):
+            if not clips.instructs[clip] and clips.lengths[clip] <= MAX_REFERENCE_FRAMES:
+                of_voice.setdefault(voice, []).append(clip)
+        examples = [self.make(clips, clip, of_voice, rng) for clip in range(len(clips.texts)) for _ in range(ROUNDS)]
+        rng.shuffle(examples)
+        return pack([example for example in examples if len(example.text) <= ROW], clips)
+
+    def make(self, clips: Clips, clip: int, of_voice: dict[int, list[int]], rng: random.Random) -> Example:
+        """Draw one example of a clip."""
         voice = int(clips.voices[clip])
-        reference = rng.choice([i for i in self.of_voice[voice] if i != clip] or [clip]) if task == "base" else -1
+        mix = NAMED_MIX if voice < len(NAMES) else NAMELESS_MIX
+        _, task, non_streaming, x_vector_only = rng.choices(mix, [share for share, *_ in mix])[0]
+        others = [i for i in of_voice.get(voice, ()) if i != clip]
+        if task == "base" and not others:
+            task, non_streaming = "voice_design", True
+        reference = rng.choice(others) if task == "base" else -1
         icl = task == "base" and not x_vector_only
         instruct = clips.instructs[clip] or None
         prompt = build_prompt(
@@ -142,38 +116,61 @@ class ExampleMaker:
             x_vector_only=x_vector_only,
             non_streaming=non_streaming,
         )
-        return self._lay_out(prompt, clip, reference)
+        return self._lay_out(prompt, clips, clip, reference)
 
-    def _lay_out(self, prompt: Prompt, clip: int, reference: int) -> Example:
-        clips, length = self.clips, int(self.clips.lengths[clip])
+    def _lay_out(self, prompt: Prompt, clips: Clips, clip: int, reference: int) -> Example:
+        length = int(clips.lengths[clip])
         tts_pad = self.configs["base"].tts_pad_token_id
-        spoken = list(range(clips.starts[clip], clips.starts[clip] + length))
+        spoken = range(clips.starts[clip], clips.starts[clip] + length)
         trailing = [*prompt.trailing_ids[:length], *[tts_pad] * (length - len(prompt.trailing_ids))]
         heard = iter(range(clips.starts[reference], clips.starts[reference] + clips.lengths[reference]))
+        frame = [*(next(heard) if codec == REF_FRAME else -1 for codec in prompt.codec_ids), *spoken]
+        # The frames of a transcribed reference are to be said as well: its text stands before them.
+        target = [*frame[1:], END]
+        target[prompt.num_tokens - 1] = spoken[0]
         return Example(
             text=[*prompt.text_ids, *trailing],
             codec=[*prompt.codec_ids, *[REF_FRAME] * length],
-            frame=[*(next(heard) if codec == REF_FRAME else -1 for codec in prompt.codec_ids), *spoken],
-            target=[*[NO_TARGET] * (prompt.num_tokens - 1), *spoken, END],
+            frame=frame,
+            target=target,
             reference=reference if X_VECTOR in prompt.codec_ids else -1,
         )
 
 
-def collate(examples: list[Example]) -> Batch:
-    """Pad on the right: attention is causal, so padding changes nothing."""
-    longest = max(len(example.text) for example in examples)
+def pack(examples: list[Example], clips: Clips) -> Rows:
+    """Put each example into the first row that has room for it."""
+    rows: list[list[Example]] = []
+    room: list[tuple[int, int]] = []  # positions, references
+    for example in examples:
+        length, voices = len(example.text), int(example.reference >= 0)
+        fitting = (n for n, left in enumerate(room) if left[0] >= length and left[1] >= voices)
+        number = next(fitting, len(rows))
+        if number == len(rows):
+            rows.append([])
+            room.append((ROW, REFERENCES))
+        rows[number].append(example)
+        room[number] = (room[number][0] - length, room[number][1] - voices)
 
-    def rows(name: str, fill: int) -> np.ndarray:
-        table = np.full((len(examples), longest), fill, np.int64)
-        for row, example in zip(table, examples, strict=True):
-            ids = getattr(example, name)
-            row[: len(ids)] = ids
-        return table
-
-    return Batch(
-        text=rows("text", NOTHING),
-        codec=rows("codec", NOTHING),
-        frame=rows("frame", -1),
-        target=rows("target", NO_TARGET),
-        reference=np.array([example.reference for example in examples]),
+    shape = (len(rows), ROW)
+    made = Rows(
+        text=np.full(shape, NOTHING, np.int32),
+        codec=np.full(shape, NOTHING, np.int32),
+        frame=np.full(shape, -1, np.int32),
+        target=np.full(shape, NO_TARGET, np.int32),
+        segment=np.full(shape, -1, np.int32),
+        place=np.full((len(rows), REFERENCES), -1, np.int32),
+        reference=np.tile(np.array([0, 10], np.int32), (len(rows), REFERENCES, 1)),
     )
+    for number, row in enumerate(rows):
+        at = voices = 0
+        for segment, example in enumerate(row):
+            span = slice(at, at + len(example.text))
+            for name in ("text", "codec", "frame", "target"):
+                getattr(made, name)[number, span] = getattr(example, name)
+            made.segment[number, span] = segment
+            if example.reference >= 0:
+                made.place[number, voices] = at + example.codec.index(X_VECTOR)
+                made.reference[number, voices] = clips.starts[example.reference], clips.lengths[example.reference]
+                voices += 1
+            at = span.stop
+    return made

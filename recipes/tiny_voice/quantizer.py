@@ -19,9 +19,8 @@ class LearningQuantizer(nn.Module):
 
     def __init__(self, levels: int, entries: int, width: int) -> None:
         super().__init__()
-        self.register_buffer("usage", torch.zeros(levels, entries))
-        self.register_buffer("sums", torch.zeros(levels, entries, width))
-        self.started = False  # the first vectors become the entries
+        self.register_buffer("usage", torch.ones(levels, entries))
+        self.register_buffer("sums", torch.randn(levels, entries, width))
 
     @property
     def vectors(self) -> Tensor:
@@ -29,27 +28,38 @@ class LearningQuantizer(nn.Module):
         return self.sums / self.usage.clamp(min=1e-5)[..., None]
 
     def forward(self, x: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize x [B, T, width], item b with its first depth[b] levels.
+        """Quantize x [B, T, width], item b with its first depth[b] levels; one of depth 0 stays as it is.
 
-        Returns the result [B, T, width], whose gradient is passed straight to x, and the distance to draw x closer by
-        (a loss).
+        Returns the result [B, T, width], whose gradient is passed straight to x, and how far x is from it, as a share
+        of its variance (a loss).
         """
         residual, total, loss = x, torch.zeros_like(x), x.new_zeros(())
+        variance = x.detach().var((0, 1)).mean() + 1e-6
+        vectors = self.vectors
         for level in range(len(self.usage)):
             flat = residual.detach().reshape(-1, x.shape[-1])
-            if self.training and not self.started:
-                self.usage[level], self.sums[level] = 1, _some(flat, self.usage.shape[1])
-            vectors = self.vectors[level]
-            codes = torch.cdist(flat, vectors).argmin(-1)
-            chosen = F.embedding(codes, vectors).view_as(x)
-            active = (level < depth)[:, None, None]
-            loss = loss + ((residual - chosen).pow(2) * active).mean()
-            total = total + chosen * active
+            codes = nearest(flat, vectors[level])
+            chosen = F.embedding(codes, vectors[level]).view_as(x)
+            loss = loss + (residual - chosen).pow(2).mean() / variance
+            total = total + chosen * (level < depth)[:, None, None]
             residual = residual - chosen
             if self.training:
                 self._learn(level, flat, codes)
-        self.started |= self.training
+        total = torch.where((depth == 0)[:, None, None], x.detach(), total)
         return x + (total - x).detach(), loss
+
+    @torch.no_grad()
+    def start(self, x: Tensor) -> None:
+        """Find the first entries by k-means over vectors [N, width], level by level."""
+        for level in range(len(self.usage)):
+            vectors = _some(x, self.usage.shape[1])
+            for _ in range(10):
+                hits = F.one_hot(nearest(x, vectors), len(vectors)).to(x.dtype)
+                count = hits.sum(0)[:, None]
+                vectors = torch.where(count > 0, hits.T @ x / count.clamp(min=1), vectors)
+            self.usage[level] = len(x) / len(vectors)
+            self.sums[level] = vectors * self.usage[level][:, None]
+            x = x - vectors[nearest(x, vectors)]
 
     @property
     def perplexity(self) -> Tensor:
@@ -59,13 +69,18 @@ class LearningQuantizer(nn.Module):
 
     @torch.no_grad()
     def _learn(self, level: int, x: Tensor, codes: Tensor) -> None:
-        hits = F.one_hot(codes, self.usage.shape[1]).to(x.dtype)
+        hits = (codes[:, None] == torch.arange(self.usage.shape[1], device=codes.device)).to(x.dtype)
         usage = torch.lerp(hits.sum(0), self.usage[level], DECAY)
         sums = torch.lerp(hits.T @ x, self.sums[level], DECAY)
         fair = len(x) / len(usage)
         unused = usage < MIN_USAGE * fair
         self.usage[level] = torch.where(unused, NEW_USAGE * fair, usage)
         self.sums[level] = torch.where(unused[:, None], _some(x, len(usage)) * NEW_USAGE * fair, sums)
+
+
+def nearest(x: Tensor, vectors: Tensor) -> Tensor:
+    """Which of the vectors [entries, width] is closest to each of x [N, width]."""
+    return torch.addmm(vectors.pow(2).sum(-1), x, vectors.T, alpha=-2).argmin(-1)
 
 
 def _some(x: Tensor, count: int) -> Tensor:

@@ -1,7 +1,8 @@
 """How wide and deep the tiny voice is: the JSON files of its checkpoints.
 
 They are those of the random tiny checkpoints, wider. Of the 2048 codes of each codebook only the first NUM_CODES are
-used, so the tables of codes hold rows that mean nothing; the repository stores them without those.
+used, so the tables of codes hold rows that mean nothing; the repository stores them without those. The codebooks from
+NUM_LEVELS on say nothing: their code is always 0.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from tts_batch.model.config import CodecConfig, ModelConfig
 
 NUM_CODES = 256
+NUM_LEVELS = 8
 
 _TALKER = {
     "hidden_size": 256,

@@ -23,6 +23,7 @@ BUILD = Path(__file__).parent / "build"
 SHARD_SECONDS = 600
 NUM_NAMELESS = 400
 NAMED_SHARE = 0.5
+VOICES_PER_SHARD = 16  # nameless ones, so that each has clips to clone the others from
 SENTENCES = (1,) * 8 + (2, 3)  # how many a clip holds
 PACED_SHARE = 0.15  # of the named speakers' clips
 PHONEMES_PER_SECOND = 50  # phoneme labels, four a frame
@@ -58,6 +59,7 @@ def _start(out: Path, seed: int) -> None:
 
 def _speak_shard(number: int) -> None:
     rng = random.Random(_seed * 100_000 + number)
+    nameless = rng.sample(range(len(SPEAKERS), len(_voices)), VOICES_PER_SHARD)
     texts, instructs, voices, audio, phonemes = [], [], [], [], []
     while sum(map(len, audio)) < SHARD_SECONDS * SAMPLE_RATE:
         text = " ".join(rng.choices(_texts, k=rng.choice(SENTENCES)))
@@ -66,7 +68,7 @@ def _speak_shard(number: int) -> None:
             voice = rng.randrange(len(SPEAKERS))
             instruct = rng.choice(list(PACES)) if rng.random() < PACED_SHARE else ""
         else:
-            voice = rng.randrange(len(SPEAKERS), len(_voices))
+            voice = rng.choice(nameless)
         how = _voices[voice]
         rate = round(how.rate * PACES.get(instruct, 1.0))
         spoken = _espeak.speak(text, how.espeak, pitch=how.pitch, rate=rate)

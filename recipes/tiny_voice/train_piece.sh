@@ -1,26 +1,70 @@
 #!/usr/bin/env bash
-# One piece of training, on a machine with one GPU and nothing else: about 1.5 minutes more than it trains.
+# One piece of training, on a machine with one or two GPUs and nothing else.
 #
-#   bash recipes/tiny_voice/train_piece.sh OUT SEED HOURS CODEC_MINUTES TALKER_MINUTES [RESUME]
+#   bash recipes/tiny_voice/train_piece.sh OUT SEED HOURS CODES_SECONDS SECONDS [RESUME]
 #
-# OUT receives codec-*.safetensors, talker-*.safetensors and logs. RESUME is the OUT of an earlier piece; with it,
-# CODEC_MINUTES 0 keeps its codec. Another SEED gives other sentences in other voices. build/ must be there: README.md.
-set -euo pipefail
-out=$1 seed=$2 hours=$3 codec_minutes=$4 talker_minutes=$5 resume=${6:-}
+# CODES_SECONDS after the start the codes are settled; until SECONDS after it the talker (on the first GPU) and the
+# decoder (on the last) learn. With CODES_SECONDS 0 the codes of RESUME, a folder that an earlier piece left, stay, and
+# talker and decoder go on from there. OUT receives piece.tar.aa, piece.tar.ab, ... (`cat piece.tar.* | tar x`) and
+# piece.log. Another SEED gives other sentences in other voices. build/ must be there: README.md.
+# WARM may name a folder whose codec the codes start from. CPU=1 tries everything out on a CPU, in small.
+set -uo pipefail
+out=$1 seed=$2 hours=$3 codes_seconds=$4 seconds=$5 resume=${6:-} warm=${WARM:-}
+began=$(date +%s)
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/../.." PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
-corpus=$(mktemp -d)
-shards=$((hours * 6))
-trap 'rm -rf "$corpus"' EXIT
+work=$(mktemp -d)
+corpus=$work/corpus shards=$((hours * 6)) few=60 last=$(($(nvidia-smi -L 2>/dev/null | wc -l) - 1))
+codes_options=() decoder_options=() talker_options=() jobs=$(($(nproc) > 12 ? $(nproc) - 8 : $(nproc) / 2))
+if [ -n "${CPU:-}" ]; then
+    shards=2 few=2 jobs=1
+    codes_options=(--device cpu --seconds-per-step 8 --log-every 2)
+    decoder_options=("${codes_options[@]}") talker_options=(--device cpu --no-compile --positions 1024 --jobs 1 --log-every 2)
+fi
+mkdir -p "$out" "$work/voice"
+trap 'rm -rf "$work"' EXIT
 
-OMP_NUM_THREADS=1 python3 "$here/synthesise.py" --hours "$hours" --seed "$seed" --out "$corpus" &
-codec=$resume
-if [ "$codec_minutes" != 0 ]; then
-    python3 "$here/codec.py" --corpus "$corpus" --shards $((shards < 48 ? shards : 48)) --minutes "$codec_minutes" \
-        --out "$out" ${resume:+--resume "$resume"}
-    codec=$out
-fi
-if [ "$talker_minutes" != 0 ]; then
-    python3 "$here/talker.py" --corpus "$corpus" --shards "$shards" --minutes "$talker_minutes" --seed "$seed" \
-        --codec "$codec" --out "$out" ${resume:+--resume "$resume"}
-fi
+# A program that fails is started again, more plainly each time.
+learn() { # GPU SCRIPT ARGUMENTS...
+    local gpu=$1 script=$2 plain tries=("" --no-graph)
+    shift 2
+    [ "$script" = talker ] && tries+=("--no-graph --no-compile")
+    for plain in "${tries[@]}"; do
+        # shellcheck disable=SC2086
+        CUDA_VISIBLE_DEVICES=$gpu python3 "$here/$script.py" "$@" --corpus "$corpus" --seed "$seed" $plain && break
+        echo "$script.py $plain: rc $?"
+    done
+}
+
+{
+    if [ -n "${SHARDS_FROM:-}" ]; then
+        cp -r "$SHARDS_FROM" "$corpus"
+    else
+        OMP_NUM_THREADS=1 nice -n 10 python3 "$here/synthesise.py" --hours "$hours" --seed "$seed" --jobs "$jobs" \
+            --out "$corpus" &
+        synthesis=$!
+    fi
+    codec=$resume
+    if [ "$codes_seconds" != 0 ]; then
+        codec=$work/codes
+        learn 0 codes --shards "$few" --until $((began + codes_seconds)) --out "$codec" \
+            ${warm:+--resume "$warm"} "${codes_options[@]}" &
+    else
+        decoder_options+=(--alone 0.1 --rate 5e-4) talker_options+=(--rate 8e-4)
+    fi
+    learn "$last" decoder --shards "$few" --until $((began + seconds)) --codec "$codec" \
+        --out "$work/decoder" "${decoder_options[@]}" &
+    decoder=$!
+    learn 0 talker --shards "$shards" --first-shards "$few" --until $((began + seconds)) \
+        --codec "$codec" --out "$work/talker" ${resume:+--resume "$resume"} "${talker_options[@]}" &
+    wait $decoder $!
+    [ -n "${synthesis:-}" ] && kill "$synthesis" 2>/dev/null
+} >"$work/piece.log" 2>&1
+
+for folder in "$work/codes" "$work/decoder" "$work/talker"; do # the decoder's codec replaces that of the codes
+    [ -d "$folder" ] && cp "$folder"/*.log "$folder"/*.safetensors "$work/voice"
+done
+touch "$work/voice/codec.done"
+tar c -C "$work/voice" . | split -b 15000000 - "$out/piece.tar."
+tail -n +1 "$work"/piece.log "$work"/voice/*.log >"$out/piece.log"
+echo "piece: $(($(date +%s) - began)) s"

@@ -1,0 +1,154 @@
+"""Train the speech tokenizer's decoder on codes that stay as they are; later also against a discriminator.
+
+    python decoder.py --corpus /tmp/corpus --shards 72 --codec FOLDER --until EPOCH_SECONDS --out OUT
+
+The decoded speech shall have the spectrum of the original at several resolutions. FOLDER holds what codes.py or
+decoder.py wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import torch
+from codec import Codec, wait_for
+from corpus import Corpus
+from discriminator import Discriminator
+from log import Log
+from shapes import NUM_CODES
+from spectra import SpectralLoss
+from stepping import Rate, Step, Values, adamw, until
+from torch import Tensor, nn
+
+from tts_batch.model.speech_tokenizer.decoder import Snake
+
+CROP_FRAMES = (25, 100)
+PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1e-3, 2e-5, 100
+JUDGES_RATE, ADVERSARIAL, FEATURES = 4e-4, 0.1, 10.0
+ALONE = 0.6  # of the time passes before there is a discriminator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--shards", type=int, required=True)
+    parser.add_argument("--codec", type=Path, required=True)
+    parser.add_argument("--until", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds-per-step", type=int, default=24)
+    parser.add_argument("--rate", type=float, default=PEAK_RATE)
+    parser.add_argument("--alone", type=float, default=ALONE)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-graph", action="store_true")
+    parser.add_argument("--log-every", type=int, default=100)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.benchmark = True
+
+    log = Log(args.out / "decoder.log")
+    corpus = Corpus.load(args.corpus, args.shards, args.device)
+    log.say(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+    codec = Codec().to(args.device).eval()
+    wait_for(args.codec)
+    codec.load(args.codec)
+    network = codec.settle()
+    codes = corpus.encode(network.encoder)
+    log.say(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
+    if args.device == "cuda":
+        fuse_snakes(network.decoder)
+    train(codec, corpus, codes, args, log)
+    codec.save(args.out)
+
+
+class FusedSnake(nn.Module):
+    """The network's Snake as one kernel forward and one back."""
+
+    def __init__(self, snake: Snake) -> None:
+        super().__init__()
+        self.alpha, self.beta = snake.alpha, snake.beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _snake(x, self.alpha.exp()[:, None], 1 / (self.beta.exp() + 1e-9)[:, None])
+
+
+@torch.compile(dynamic=True)
+def _snake(x: Tensor, frequency: Tensor, height: Tensor) -> Tensor:
+    return x + height * torch.sin(x * frequency).pow(2)
+
+
+def fuse_snakes(module: nn.Module) -> None:
+    """Put a FusedSnake, with the same parameters under the same names, in place of every Snake."""
+    for name, child in module.named_children():
+        if isinstance(child, Snake):
+            setattr(module, name, FusedSnake(child))
+        else:
+            fuse_snakes(child)
+
+
+class Lesson:
+    """Steps for crops of one length, with or without a discriminator."""
+
+    def __init__(self, decoder: nn.Module, corpus: Corpus, codes: Tensor, args: argparse.Namespace) -> None:
+        self.decoder, self.corpus, self.codes = decoder, corpus, codes
+        self.spectral = SpectralLoss().to(args.device)
+        self.discriminator = Discriminator().to(args.device)
+        self.rate = Rate(args.device, args.rate, FINAL_RATE, WARMUP_STEPS)
+        self.judges_rate = Rate(args.device, JUDGES_RATE, FINAL_RATE, WARMUP_STEPS)
+        self.optimizer = adamw(decoder, self.rate, betas=(0.8, 0.99), weight_decay=0.01)
+        self.judging = adamw(self.discriminator, self.judges_rate, betas=(0.8, 0.99), weight_decay=0.01)
+
+    def step(self, frames: int, batch: int, judged: bool) -> Values:
+        """Update the weights once."""
+        decoder, discriminator, device = self.decoder, self.discriminator, self.codes.device
+        starts = torch.randint(len(self.codes) - frames, (batch,), device=device)
+        rows = starts[:, None] + torch.arange(frames, device=device)
+        audio = self.corpus.waveform(rows)
+        x = decoder.quantizer.decode(self.codes[rows].long().transpose(1, 2))
+        x = decoder.pre_transformer(decoder.pre_conv(x).transpose(1, 2)).transpose(1, 2)
+        decoded = decoder.decoder(decoder.upsample(x))[:, 0]
+        spectrum = self.spectral(decoded, audio)
+        loss, told = spectrum, {"spectrum": spectrum}
+        if judged:
+            seen_through, unlike = discriminator.judge_decoder(audio, decoded)
+            loss = loss + ADVERSARIAL * (seen_through + FEATURES * unlike)
+            told |= {"seen_through": seen_through, "unlike": unlike}
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(decoder.parameters(), 2.0)
+        self.optimizer.step()
+        if judged:
+            self.judging.zero_grad(set_to_none=True)  # also of what the decoder's loss left there
+            told["judgement"] = discriminator.loss(audio, decoded)
+            told["judgement"].backward()
+            self.judging.step()
+        return {name: value.detach() for name, value in told.items()}
+
+
+def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace, log: Log) -> None:
+    """Train until the time is over."""
+    assert int(codes.max()) < NUM_CODES
+    lesson = Lesson(codec.network.decoder, corpus, codes, args)
+    graph = args.device == "cuda" and not args.no_graph
+
+    def steps(judged: bool) -> list[Step]:
+        return [
+            Step(partial(lesson.step, n, int(args.seconds_per_step * 12.5) // n, judged), graph) for n in CROP_FRAMES
+        ]
+
+    now, judged, since = steps(False), False, 0
+    for step, progress in until(args.until, args.device):
+        if progress >= args.alone and not judged:
+            codec.save(args.out)
+            now, judged, since = steps(True), True, step
+        lesson.rate.set(step, progress)
+        lesson.judges_rate.set(step - since, progress)
+        now[step % len(now)]()
+        if step % args.log_every == 0:
+            log.row(step=step, share=progress, **now[0].values)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,8 @@ from tts_batch.engine.noise import frame_keys
 from tts_batch.engine.request_state import DONE_EOS, DONE_LENGTH, NEVER, RUNNING, RequestState
 from tts_batch.engine.sampling import predictor_scores, suppressed_ids, talker_scores
 
+LAUNCH = {"num_warps": 4}
+
 
 def sample_code0(
     state: RequestState, slots: Tensor, logits: Tensor, eos_id: int, codes: Tensor, next_table: Tensor, next_x: Tensor
@@ -91,7 +93,7 @@ def _launch(
         logits if next_table is None else next_table, logits if next_x is None else next_x,
         0 if next_x is None else next_x.stride(0), width,
         VOCAB=num_acoustic, TALKER=is_talker, KEY_BITS=key_bits, HAS_NEXT=next_x is not None,
-        NEXT_BLOCK=next_power_of_2(width), EOS=DONE_EOS, LENGTH=DONE_LENGTH, NO_END=NEVER, num_warps=4,
+        NEXT_BLOCK=next_power_of_2(width), EOS=DONE_EOS, LENGTH=DONE_LENGTH, NO_END=NEVER, **LAUNCH,
     )  # fmt: skip
 
 
@@ -150,12 +152,16 @@ def _sample_kernel(
     eos_key = _ordered(eos_score)
 
     if top_k > 0:
-        # The k-th largest key, bit by bit from above: what is equal to it stays.
+        # The k-th largest key, bit by bit from above: what is equal to it stays. A candidate that exactly k keys reach
+        # cuts as the k-th itself does.
         threshold = tl.full([], 0, tl.uint32)
-        for i in range(KEY_BITS):
-            candidate = threshold | (tl.full([], 0x80000000, tl.uint32) >> i)
+        count = tl.full([], VOCAB + 1, tl.int32)
+        bit = tl.full([], 0x80000000, tl.uint32)
+        while (bit >> (32 - KEY_BITS)) != 0 and count != top_k:
+            candidate = threshold | bit
             count = tl.sum((keys >= candidate).to(tl.int32), axis=0) + (eos_key >= candidate).to(tl.int32)
             threshold = tl.where(count >= top_k, candidate, threshold)
+            bit = bit >> 1
         scores = tl.where(keys >= threshold, scores, float("-inf"))
         eos_score = tl.where(eos_key >= threshold, eos_score, float("-inf"))
     if top_p < 1.0:

@@ -59,7 +59,9 @@ def measure(name: str, num_rows: int, work: Callable[[], object]) -> None:
 
 
 LINE = Outcome(
-    *("", "", "", "ok", 240_044, 5.0),
+    *("", "", "", "ok"),
+    audio_bytes=240_044,
+    duration_s=5.0,
     audio_digest="0123abcd",
     sample_rate=24_000,
     num_frames=62,

@@ -35,6 +35,7 @@ _ENTRY = np.dtype(
         ("audio_ms", np.uint64),
     ]
 )
+_TYPECODES = {1: "B", 4: "I", 8: "Q"}  # of array.array, by bytes
 
 
 class JournalIndex:
@@ -150,7 +151,7 @@ def input_digest(planned: PlannedRow) -> str:
 
 
 def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
-    columns = {name: array("Q") for name in _ENTRY.names or ()}
+    columns = {name: array(_TYPECODES[_ENTRY[name].itemsize]) for name in _ENTRY.names or ()}
     for number, segment in enumerate(segments):
         for offset, row_id, fingerprint, row_input, status, audio_bytes, codes_bytes, audio_s, suffix in read_heads(
             segment
@@ -166,8 +167,9 @@ def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
             columns["codes_bytes"].append(codes_bytes)
             columns["audio_ms"].append(round(audio_s * 1_000))
     entries = np.empty(len(columns["id"]), _ENTRY)
-    for name, values in columns.items():
-        entries[name] = np.frombuffer(values, np.uint64) if len(values) else 0
+    while columns:  # each is let go of when it is copied
+        name, values = columns.popitem()
+        entries[name] = np.frombuffer(values, _ENTRY[name]) if len(values) else 0
     newest_first = entries[::-1]
     _, last = np.unique(newest_first["id"], return_index=True)  # of equal ids, the first: the newest line
     return newest_first[last]

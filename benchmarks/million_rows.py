@@ -122,7 +122,10 @@ def measure_run(folder: Path, num_rows: int) -> None:
     assert parent.returncode == 0 and asked, f"the run ended with status {parent.returncode}"
     wall_s = time.perf_counter() - started
     cpu_s = usage.ru_utime + usage.ru_stime  # the worker's is in it: the parent has waited for it
-    print(f"run: {num_rows:,} rows in {wall_s:.1f} s, {1e6 * wall_s / num_rows:.0f} µs a row; {cpu_s:.1f} s of CPU")
+    print(
+        f"run: {num_rows:,} rows in {wall_s:.1f} s, {1e6 * wall_s / num_rows:.0f} µs a row; {cpu_s:.1f} s of CPU, "
+        f"peak {usage.ru_maxrss // 1024} MB"
+    )
     _time_program("the same command again", synth)
     _time_program("status, at the end", ["status", str(out)])
     measure("scan the journal", num_rows, lambda: JournalIndex(out))

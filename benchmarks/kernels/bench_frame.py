@@ -1,23 +1,29 @@
 """Time one frame of runner v2 at the released 1.7B shape, random weights: whole and in parts, eager and replayed.
 
     python benchmarks/kernels/bench_frame.py [--rows 64 256 512 1024] [--context 120] [--profile FILE]
+    python benchmarks/kernels/bench_frame.py --rows 1 16 32 64 96 128 --small-batch 0 64 128 [--tiles FILE]
 
 Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
+--small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from tts_batch.engine.frame_loop import FrameLoop
+from tts_batch.engine.kernels import small_batch_tiles
+from tts_batch.engine.kernels.small_batch_tiles import ROW_BUCKETS, Tile
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.packed import PackedTalker
+from tts_batch.engine.packed import SMALL_BATCH, PackedTalker
 from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
@@ -81,6 +87,14 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     return FrameLoop(weights, state, kv, EOS_ID, DEFAULT_LIMITS), torch.arange(rows, dtype=torch.int32, device="cuda")
 
 
+def use_tiles(path: Path) -> None:
+    """Put the tiles that `tune_small_batch.py` has written into the table."""
+    for name, tiles in json.loads(path.read_text())["best"].items():
+        kind, width, depth = name.split()
+        by_bucket = tuple(Tile(**tiles[str(rows)]) for rows in ROW_BUCKETS)
+        small_batch_tiles.TILES[kind, int(width), int(depth)] = by_bucket
+
+
 def timed_ms(run: Callable[[], object], repeats: int) -> float:
     """Median milliseconds by device events."""
     times = []
@@ -113,12 +127,17 @@ def main() -> None:
     parser.add_argument("--size", default="1b7")
     parser.add_argument("--rows", type=int, nargs="+", default=[16, 64, 256, 512, 1024])
     parser.add_argument("--context", type=int, default=120)
+    parser.add_argument("--small-batch", type=int, nargs="+", default=[SMALL_BATCH])
+    parser.add_argument("--tiles", type=Path, help="what tune_small_batch.py found best, instead of the table")
     parser.add_argument("--profile", default=None)
     args = parser.parse_args()
+    if args.tiles:
+        use_tiles(args.tiles)
     weights = PackedTalker.pack(build_talker(args.size), max_positions=8192)
     torch.cuda.empty_cache()
     table = []
-    for rows in args.rows:
+    for rows, limit in ((rows, limit) for rows in args.rows for limit in args.small_batch):
+        weights.talker.small_batch = weights.predictor.small_batch = limit
         loop, slots = build_state(weights, rows, args.context, max_frames=200)
         hidden = loop.state.hidden.clone()
         run_frame = partial(loop.run_frame, slots)
@@ -126,8 +145,8 @@ def main() -> None:
         graph = graph_of(run_frame)
         frame_ms = timed_ms(graph.replay, 30)
         predictor_ms = timed_ms(graph_of(partial(loop._choose_codes, slots, hidden)).replay, 20)
-        table.append((rows, eager_ms, frame_ms, predictor_ms, frame_ms - predictor_ms, rows * 80 / frame_ms))
-        if args.profile and rows == 512:
+        table.append((rows, limit, eager_ms, frame_ms, predictor_ms, frame_ms - predictor_ms, rows * 80 / frame_ms))
+        if args.profile and rows == args.rows[-1]:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 for _ in range(3):
                     graph.replay()
@@ -136,9 +155,10 @@ def main() -> None:
             with open(args.profile, "w") as file:
                 file.write(text)
     print(f"{torch.cuda.get_device_name()}, {args.size}, context {args.context} + frames; milliseconds a frame")
-    print(f"{'rows':>5} {'eager':>8} {'graph':>8} {'predictor':>10} {'talker':>8} {'audio_s_per_s':>14}")
+    print(f"{'rows':>5} {'limit':>5} {'eager':>8} {'graph':>8} {'predictor':>10} {'talker':>8} {'audio_s_per_s':>14}")
     for row in table:
-        print(f"{row[0]:>5} {row[1]:>8.2f} {row[2]:>8.2f} {row[3]:>10.2f} {row[4]:>8.2f} {row[5]:>14.0f}")
+        rows, limit, eager, graph, predictor, talker, speed = row
+        print(f"{rows:>5} {limit:>5} {eager:>8.2f} {graph:>8.2f} {predictor:>10.2f} {talker:>8.2f} {speed:>14.0f}")
 
 
 if __name__ == "__main__":

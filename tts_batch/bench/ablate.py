@@ -52,6 +52,7 @@ VARIANTS = (
     Variant("all-codec-context", 0.9, options={"codec_skips_context": "false"}),
     Variant("exact-codec", 0.35, options={"fast_codec": "false"}),
     Variant("codec-no-graphs", 0.95, options={"codec_graphs": "false"}),
+    Variant("no-small-batch-kernels", 0.95, options={"small_batch_kernels": "false"}),
     Variant("one-stream", 0.9, options={"codec_stream": "false"}),
     Variant("small-code2wav", 0.8, options={"code2wav_pieces": "2", "code2wav_frames": "650"}),
     Variant("v1-b2", 0.04, {"runner": "v1", "profile": "b2"}, share=0.25),

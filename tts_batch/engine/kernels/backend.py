@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 try:
@@ -37,6 +38,20 @@ def uses_triton(x: Tensor) -> bool:
     return triton is not None and (x.is_cuda or _INTERPRETED) and _ALLOWED.get()
 
 
+@cache
+def launches_early(device: torch.device) -> bool:
+    """Whether a kernel may start before the one in front of it is over: programmatic dependent launch, from Hopper on.
+
+    A kernel launched so waits, with `gdc_wait`, before it touches anything that another kernel writes or reads.
+    """
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def early_option(early: bool) -> dict[str, bool]:
+    """What a launch passes on for that: not every backend of Triton knows the option."""
+    return {"launch_pdl": True} if early else {}
+
+
 @contextmanager
 def kernels_allowed(allowed: bool) -> Iterator[None]:
     """Within it and on this thread, False leaves every tensor to the torch twins: an engine that is `eager`."""
@@ -52,4 +67,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-__all__ = ["jit", "kernels_allowed", "next_power_of_2", "tl", "triton", "uses_triton"]
+__all__ = [
+    "early_option",
+    "jit",
+    "kernels_allowed",
+    "launches_early",
+    "next_power_of_2",
+    "tl",
+    "triton",
+    "uses_triton",
+]

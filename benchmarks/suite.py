@@ -128,12 +128,17 @@ class Suite:
         ear = Ear() if asked.settings.get("code2wav_mode") == "chunked" else None
         engine, preparer = open_bench_engine(self._model, replace(self._config, **asked.settings, on_chunk=ear))
         opened_s = time.monotonic() - opening_s
+        capture_s = engine.read_meter().host_s.get("capture Code2Wav", 0.0)
         rows = {part.name: self._rows(part.workload) for part in asked.parts}
         for part in asked.parts:
             if not part.is_cold:
                 preparer.encode_references([row.request for row in rows[part.name]])
         warm_up = measure(engine, preparer, rows[asked.parts[0].name][: asked.warm_up_rows], None, ear)
-        print(f"{asked.name}: opened in {opened_s:.1f} s, warm-up {warm_up.wall_s:.1f} s; {engine.info}", flush=True)
+        print(
+            f"{asked.name}: opened in {opened_s:.1f} s (Code2Wav's graphs {capture_s:.1f}), warm-up "
+            f"{warm_up.wall_s:.1f} s; {engine.info}",
+            flush=True,
+        )
         max_num_seqs = int(engine.info["max_num_seqs"])
         for part in asked.parts:
             for _ in range(part.rounds):

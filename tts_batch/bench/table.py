@@ -60,7 +60,8 @@ def print_table(report: dict[str, Any]) -> None:
     click.echo("workload " + ", ".join(f"{name} {value}" for name, value in report["workload"].items()))
     click.echo(
         f"cache {report['cache']}, concurrency {report['concurrency']}; model {report['load_s']:.1f} s, engine "
-        f"{report['open_s']:.1f} s, start to first clip {report['start_to_first_clip_s']:.1f} s"
+        f"{report['open_s']:.1f} s (of it Code2Wav's graphs {_or_na(report['capture_code2wav_s'], '.1f')}), "
+        f"start to first clip {report['start_to_first_clip_s']:.1f} s"
     )
     click.echo(
         "round audio_s/s  rows/s   wall_s  first_s  tail_s  p50_s  p99_s      rtf  gpu idle  peak_GiB  completed"

@@ -127,7 +127,7 @@ def _measure(
     network = random_model(shape, config) if shape else load_model(config)
     loaded_s = time.monotonic()
     engine, preparer = open_bench_engine(network, config)
-    opened_s = time.monotonic()
+    opened_s, opening = time.monotonic(), engine.read_meter()
     rows = asked.rows(lambda text: len(network.text_tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
@@ -147,6 +147,7 @@ def _measure(
         "concurrency": at_once or "max",
         "load_s": loaded_s - started_s,
         "open_s": opened_s - loaded_s,
+        "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),
         "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
         "gpu_measured": HOW,
         "graphs": graphs,  # since the engine was opened

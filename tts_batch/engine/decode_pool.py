@@ -128,7 +128,8 @@ class DecodePool:
         That compiles every kernel and opens the way between two devices.
         """
         if self._graphs is not None:
-            self._graphs.capture()
+            with self._meter.on_host("capture Code2Wav"):
+                self._graphs.capture()
         codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int16, device=source)
         self._start([self._piece("", codes, frames, lambda audio: None)])
         if self._stream is not None:

@@ -90,6 +90,9 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
 def use_tiles(path: Path) -> None:
     """Put the tiles that `tune_small_batch.py` has written into the table."""
     for name, tiles in json.loads(path.read_text())["best"].items():
+        if len(tiles) < len(ROW_BUCKETS):
+            print(f"{name}: no tile for every number of rows")
+            continue
         kind, width, depth = name.split()
         by_bucket = tuple(Tile(**tiles[str(rows)]) for rows in ROW_BUCKETS)
         small_batch_tiles.TILES[kind, int(width), int(depth)] = by_bucket

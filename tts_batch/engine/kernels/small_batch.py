@@ -29,7 +29,7 @@ from tts_batch.engine.kernels.backend import (
 from tts_batch.engine.kernels.norm import rms_norm
 from tts_batch.engine.kernels.small_batch_tiles import Tile, tile_for
 
-_PARTIALS, _ARRIVALS = 2**22, 2**12  # enough for every tile that small_batch_tiles.py gives
+_PARTIALS, _ARRIVALS = 2**23, 2**12  # enough for every tile that small_batch_tiles.py gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Workspace:
 
     @classmethod
     def on(cls, device: torch.device) -> Workspace:
-        """Allocate it (16 MiB)."""
+        """Allocate it (32 MiB)."""
         return cls(torch.empty(_PARTIALS, device=device), torch.zeros(_ARRIVALS, dtype=torch.int32, device=device))
 
 

@@ -28,7 +28,9 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("args", [["--help"], ["synth", "--help"], ["--version"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["synth", "--help"], ["--version"], ["doctor", "--help"], ["export", "--help"]]
+)
 def test_help_loads_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys; from tts_batch.cli.main import main; status = main(sys.argv[1:]);"

@@ -7,6 +7,7 @@
 # decoder (on the last) learn. With CODES_SECONDS 0 the codes of RESUME, a folder that an earlier piece left, stay, and
 # talker and decoder go on from there. OUT receives piece.tar.aa, piece.tar.ab, ... (`cat piece.tar.* | tar x`) and
 # piece.log. Another SEED gives other sentences in other voices. build/ must be there: README.md.
+# DECODER_AFTER seconds, the decoder begins, for a GPU that is busy with something else until then.
 # WARM may name a folder whose codec the codes start from. CPU=1 tries everything out on a CPU, in small.
 set -uo pipefail
 out=$1 seed=$2 hours=$3 codes_seconds=$4 seconds=$5 resume=${6:-} warm=${WARM:-}
@@ -52,8 +53,8 @@ learn() { # GPU SCRIPT ARGUMENTS...
     else
         decoder_options+=(--alone 0.1 --rate 5e-4) talker_options+=(--rate 8e-4)
     fi
-    learn "$last" decoder --shards "$few" --until $((began + seconds)) --codec "$codec" \
-        --out "$work/decoder" "${decoder_options[@]}" &
+    { sleep "${DECODER_AFTER:-0}" && learn "$last" decoder --shards "$few" --until $((began + seconds)) \
+        --codec "$codec" --out "$work/decoder" "${decoder_options[@]}"; } &
     decoder=$!
     learn 0 talker --shards "$shards" --first-shards "$few" --until $((began + seconds)) \
         --codec "$codec" --out "$work/talker" ${resume:+--resume "$resume"} "${talker_options[@]}" &

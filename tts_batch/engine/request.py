@@ -40,7 +40,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """A voice to clone. `load` is called at most once per engine and key, on any thread."""
+    """A voice to clone. `load` is called once per engine and key, on any thread, and again only after what may pass."""
 
     key: str  # content hash: same key, same voice
     load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked

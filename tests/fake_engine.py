@@ -4,7 +4,8 @@ The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "sta
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
 "full_after": NUMBER OF FILES, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a line for every
 request pulled; `edges_s` is silence around each clip.
-"endless" goes on until the row is cancelled, "assert" breaks the device until the worker is another.
+"endless" goes on until the row is cancelled, "deaf" ends as if it was not, "assert" breaks the device until the worker
+is another.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
@@ -110,7 +111,7 @@ class FakeEngine:
         assert good.audio is not None
         if edges_s := self._settings.get("edges_s"):
             good = replace(good, audio=np.pad(good.audio, [round(edge_s * SAMPLE_RATE_HZ) for edge_s in edges_s]))
-        if request.request_id in self._cancelled:
+        if request.request_id in self._cancelled and self._faults.get(request.request_id) != "deaf":
             yield replace(good, audio=None, finish_reason="cancelled", eos=False)
             return
         fault = self._fault(request.request_id)

@@ -183,6 +183,25 @@ def test_the_time_limit_is_the_row_s(tmp_path: Path, fake: Fake) -> None:
     assert read_manifest(config.out)[1]["message"] == "Piece 3 of 3: It was not done after 0.5 s."
 
 
+def test_a_piece_that_is_pulled_after_the_time_limit_ends_too(tmp_path: Path, fake: Fake) -> None:
+    """The engine was about to end the one before it, and did not hear that it was cancelled."""
+    fake(faults={piece_id("row-1", piece): "deaf" for piece in range(4)}, row_s=0.3, slots=1)
+    config = make_config(tmp_path, rows_with_one_long(2), split_text=60, row_time_limit=0.5)
+    assert run_job(config).reasons == {"time_limit": 1}
+    assert read_manifest(config.out)[1]["message"].startswith("Piece 5 of 6: ")
+
+
+def test_a_clip_that_fails_as_a_whole_is_tried_again_as_a_whole(tmp_path: Path, fake: Fake) -> None:
+    fake(edges_s=[2.8, 2.9], calls=str(tmp_path / "calls"))
+    config = make_config(tmp_path, rows_with_one_long(2), split_text=100, attempts=2)
+    assert run_job(config).reasons == {"long_silence": 1}
+    row = read_manifest(config.out)[1]
+    assert row["message"].startswith("It is silent for 5.7 s")
+    (failed,) = pq.read_table(config.out / "failures.parquet").to_pylist()
+    assert [(record["piece"], record["attempt"]) for record in failed["failed_attempts"]] == [(None, 1), (None, 2)]
+    assert {len(asked) for name, asked in calls(tmp_path / "calls").items() if "\x1f" in name} == {2}
+
+
 def test_kills_and_a_stop_in_the_middle_of_split_rows(tmp_path: Path, fake: Fake) -> None:
     """A row of pieces is made whole or not at all, and in the end all is as if nothing had been."""
     rows = [{**row, "text": LONG} for row in make_rows(40)]

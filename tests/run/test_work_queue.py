@@ -42,7 +42,9 @@ def test_rows_are_pulled_in_order_and_what_is_tried_again_comes_first() -> None:
     queue = filled(make_row("a", 2), make_row("b"))
     first, second = pull(queue, 2)
     assert ids([first, second]) == ["a/1", "a/2"]
+    second.result = GOOD  # of a row that failed as a whole
     queue.try_again([second])
+    assert second.result is None
     assert queue.find(second.id) is None, "the engine has answered it"
     assert ids(queue.in_engine) == ["a/1"]
     assert ids(pull(queue, 1, again=False)) == ["b"]

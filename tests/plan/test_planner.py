@@ -87,6 +87,13 @@ def test_b06_a_long_text_has_a_budget_for_each_piece(planner: Planner) -> None:
     assert plan.groups[0].cache_bytes_per_row < planner.plan(PRESET).groups[0].cache_bytes_per_row * 4
 
 
+def test_a_text_of_more_than_a_minute_is_remarked_unless_it_is_split(planner: Planner) -> None:
+    long = {**PRESET, "text": "A sentence of some length stands here. " * 40}
+    (note,) = planner.plan(PRESET, long, long).notes
+    assert "more than 60 s" in note and "2 rows" in note
+    assert not planner.plan(long, split_text=300).notes
+
+
 def test_pieces_of_a_designed_voice_are_remarked(planner: Planner) -> None:
     design = {"text": "A sentence of some length stands here. " * 3, "instruct": "An old man."}
     assert not planner.plan(design).notes

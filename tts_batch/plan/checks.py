@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tts_batch.config import JobConfig
 from tts_batch.dataset.audio import LONG_REFERENCE_S, SHORT_REFERENCE_S
 from tts_batch.dataset.notes import Notes
 from tts_batch.errors import UsageError
 from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
+
+LONG_TEXT_S = 60.0
 
 # Characters of transcript for a second of reference. Outside: most likely another text, or text and ref_text swapped.
 _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
@@ -31,11 +35,17 @@ def remark_settings(config: JobConfig, notes: Notes) -> None:
             )
 
 
-def remark_row(row: Row, group: ModelGroup, reference_s: float | None, num_pieces: int, notes: Notes) -> None:
+def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes: Notes) -> None:
+    """Remark on a text that is long, or split; `pieces_s` is how long its pieces, most often one, will sound."""
+    if max(pieces_s) > LONG_TEXT_S:
+        notes.add(f"a text of more than {LONG_TEXT_S:g} s: the pace may drift; --split-text speaks pieces", row.source)
+    if len(pieces_s) > 1 and group.task == "voice_design":
+        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may be another", row.source)
+
+
+def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
     """Remark on a row that will run. `reference_s` is the length of its reference, where known."""
     model = group.checkpoint.config
-    if num_pieces > 1 and group.task == "voice_design":
-        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may be another", row.source)
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
     if reference_s is None:

@@ -11,7 +11,7 @@ from tts_batch.dataset.notes import Notes
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import RowError
 from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
-from tts_batch.plan.checks import remark_row
+from tts_batch.plan.checks import remark_length, remark_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
@@ -124,7 +124,8 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Ch
     other_positions += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
     texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
-    remark_row(row, group, reference_s, len(pieces), notes)
+    remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
+    remark_row(row, group, reference_s, notes)
     return CheckedRow(row, group, reference_key, pieces)
 
 

@@ -202,6 +202,26 @@ def test_a_clip_that_fails_as_a_whole_is_tried_again_as_a_whole(tmp_path: Path, 
     assert {len(asked) for name, asked in calls(tmp_path / "calls").items() if "\x1f" in name} == {2}
 
 
+def test_a_row_of_many_pieces_is_not_stalled_while_they_come(tmp_path: Path, fake: Fake) -> None:
+    fake(row_s=0.4, slots=1)
+    config = make_config(tmp_path, rows_with_one_long(2), split_text=60)
+    patient = Limits(stall_s=1.5, stall_frame_s=0.0)
+    assert run_job(config, limits=patient).ok == 2
+    fake(faults={piece_id("row-1", 3): "hang"})
+    stuck = make_config(tmp_path, rows_with_one_long(2), split_text=60, out=tmp_path / "stuck")
+    assert run_job(stuck, limits=patient).reasons == {"stalled": 1}
+
+
+def test_each_take_has_draws_of_its_own(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, rows_with_one_long(2), split_text=100, takes=2)
+    assert run_job(config).ok == 4
+    takes = {row["id"]: [piece["seed"] for piece in pieces_of(row)] for row in read_manifest(config.out)[2:]}
+    assert takes == {
+        name: [derive_seed(0, "row-1", take=take, piece=piece) for piece in range(3)]
+        for take, name in enumerate(["row-1", "row-1__take2"])
+    }
+
+
 def test_kills_and_a_stop_in_the_middle_of_split_rows(tmp_path: Path, fake: Fake) -> None:
     """A row of pieces is made whole or not at all, and in the end all is as if nothing had been."""
     rows = [{**row, "text": LONG} for row in make_rows(40)]

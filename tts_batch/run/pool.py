@@ -149,6 +149,8 @@ class Pool:
                 self._listener.worker_ready(message["info"])
             case "pulled":
                 slot.holding.pull()
+            case "piece":
+                pass  # a sign of life from within a split row
             case "done":
                 for row_id, status, audio_s in message["rows"]:
                     self._end(slot, row_id, audio_s, failed=status == "failed")
@@ -224,7 +226,8 @@ class Pool:
                 slot.kill(f"no row ended for {allowed_s:.0f} s")
 
     def _stall_limit_s(self, slot: Slot) -> float:
-        budgets = (work.planned.max_frames for work in slot.holding.in_flight.values())
+        rows = slot.holding.in_flight.values()
+        budgets = (piece.max_frames for work in rows for piece in work.planned.pieces)
         return self._limits.stall_s + self._limits.stall_frame_s * max(budgets, default=0)
 
 

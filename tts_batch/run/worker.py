@@ -193,6 +193,7 @@ class Worker:
             if not row.is_made:
                 with self._arrived:
                     self._queue.end(piece)
+                self._channel.send({"type": "piece"})
                 return
             if row.is_split:
                 result, examined, at_fault = *self._join(row), row.pieces

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 from tts_batch.run import references
 from tts_batch.run.references import ReferenceSpool, Tails, reference_from
@@ -39,6 +40,20 @@ def test_every_form_arrives(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["key1", "key2"]  # a path is not copied
     spool.remove()
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [RefAudio(data=b"RIFF", label="sha256:1"), RefAudio(array=TONE, sampling_rate_hz=24_000, label="sha256:2")],
+)
+def test_a_file_that_is_gone_is_the_reference_s_failure_and_may_come_back(tmp_path: Path, form: RefAudio) -> None:
+    spool = ReferenceSpool(tmp_path / "spool")
+    reference = reference_from(spool.pin("key", form, None))
+    assert reference is not None
+    spool.remove()
+    with pytest.raises(RowError, match=r"sha256:.* cannot be read from .*: No such file") as caught:
+        reference.load()
+    assert (caught.value.reason, caught.value.passing) == ("ref_unreadable", True)
 
 
 def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import OrderedDict
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,12 @@ def _load(message: dict[str, Any]) -> NDArray[np.float32]:
     file, label = message["file"], message["label"]
     if message["kind"] == "path":
         return load_reference(RefAudio(path=file, label=label))
+    try:
+        spooled = Path(file).read_bytes()
+    except OSError as error:
+        told = f"ref_audio {label} cannot be read from {file}: {error.strerror}."
+        raise RowError("ref_unreadable", told, passing=True) from error
     if message["kind"] == "data":
-        return load_reference(RefAudio(data=Path(file).read_bytes(), label=label))
-    array = np.load(file, allow_pickle=False)
+        return load_reference(RefAudio(data=spooled, label=label))
+    array = np.load(BytesIO(spooled), allow_pickle=False)
     return load_reference(RefAudio(array=array, sampling_rate_hz=message["sampling_rate_hz"], label=label))

@@ -237,6 +237,8 @@ class Worker:
         joined = join(results, self._pause_s)
         figures = [piece.checks for piece in row.pieces]
         examined = examine_joined(joined, results, figures, row.max_frames, row.expected_s, self._limits)
+        if examined.failure is not None:
+            return joined, examined
         told = describe_pieces([piece.request for piece in row.pieces], results, self._pause_s)
         return joined, replace(examined, checks={**examined.checks, "pieces": told})
 

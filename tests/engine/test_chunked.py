@@ -11,6 +11,7 @@ import torch
 
 from tests.engine.asking import ask, voice
 from tests.engine.scripted import ScriptedRunner, prepared_row, scripted_generation
+from tts_batch.bench.player import Chunk, underruns_s
 from tts_batch.engine.chunked import ChunkedCode2Wav
 from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.native import NativeEngine
@@ -92,13 +93,13 @@ def speak(decode: Decode, codes: torch.Tensor, reference: torch.Tensor | None, s
 
 @pytest.mark.parametrize("ref_frames", [0, 1, 71, 72, 73, 100])
 def test_each_chunk_is_decoded_behind_72_frames_and_trimmed_exactly(decoder: Decode, ref_frames: int) -> None:
-    reference, codes = random_codes(ref_frames, 1), random_codes(53, 2)
+    reference, codes = random_codes(ref_frames, 1), random_codes(60, 2)
     chunks, audio = speak(decoder, codes, reference if ref_frames else None, step=1)
-    assert chunks.frames("a") == [1, 25, 25, 2]
+    assert chunks.frames("a") == [1, 1, 2, 4, 8, 16, 25, 3]
     assert chunks.ended == {"a"}
     assert np.array_equal(np.concatenate(chunks.audio["a"]), audio)
     sequence = torch.cat([reference, codes])
-    for start, stop in [(0, 1), (1, 26), (26, 51), (51, 53)]:
+    for start, stop in [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 57), (57, 60)]:
         shown = sequence[max(0, ref_frames + start - 72) : ref_frames + stop]
         expected = decoder(shown.T[None])[0, -(stop - start) * 1_920 :].numpy()
         np.testing.assert_allclose(audio[start * 1_920 : stop * 1_920], expected, atol=2e-5)
@@ -110,10 +111,13 @@ def test_each_chunk_is_decoded_behind_72_frames_and_trimmed_exactly(decoder: Dec
         (0, 1, [0]),
         (1, 1, [1]),
         (2, 1, [1, 1]),
-        (26, 1, [1, 25]),
-        (26, 26, [1, 25]),
-        (27, 5, [1, 25, 1]),
-        (60, 60, [1, 25, 25, 9]),
+        (3, 1, [1, 1, 1]),
+        (4, 3, [1, 1, 2]),
+        (32, 1, [1, 1, 2, 4, 8, 16]),
+        (32, 32, [1, 1, 2, 4, 8, 16]),
+        (33, 5, [1, 1, 2, 4, 8, 16, 1]),
+        (57, 9, [1, 1, 2, 4, 8, 16, 25]),
+        (85, 85, [1, 1, 2, 4, 8, 16, 25, 25, 3]),
     ],
 )
 def test_chunks_cover_every_length(decoder: Decode, frames: int, step: int, expected: list[int]) -> None:
@@ -124,19 +128,31 @@ def test_chunks_cover_every_length(decoder: Decode, frames: int, step: int, expe
     assert np.array_equal(np.concatenate(chunks.audio["a"]), audio)
 
 
+@pytest.mark.parametrize(("speed", "runs_dry"), [(2.0, False), (1.2, True)])
+def test_a_player_hears_no_gap_where_frames_are_made_twice_as_fast_as_they_play(speed: float, runs_dry: bool) -> None:
+    chunks, _ = speak(lambda codes: torch.zeros(len(codes), codes.shape[2] * 1_920), random_codes(400), None, step=7)
+    stops = np.cumsum(chunks.frames("a"))
+    assert stops[-1] == 400
+    heard = [
+        Chunk(at_s=0.08 * stop / speed, audio_s=0.08 * frames)
+        for stop, frames in zip(stops, chunks.frames("a"), strict=True)
+    ]
+    assert bool(underruns_s(heard)) == runs_dry
+
+
 def test_a_last_chunk_may_be_empty_when_the_end_is_known_late(decoder: Decode) -> None:
-    row, codes, chunks = prepared_row(ask("a")), random_codes(26), Chunks()
-    typist = Typist(row, random_codes(27))
-    typist.codes[:26] = codes
-    typist.num_frames = 26
+    row, codes, chunks = prepared_row(ask("a")), random_codes(32), Chunks()
+    typist = Typist(row, random_codes(33))
+    typist.codes[:32] = codes
+    typist.num_frames = 32
     code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), typist, chunks)
-    for _ in range(3):
+    for _ in range(7):
         code2wav.poll(drain=False)
-    assert (chunks.frames("a"), chunks.ended) == ([1, 25], set())
-    typist.num_frames = 27
+    assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16], set())
+    typist.num_frames = 33
     code2wav.submit(DecodedRow(row, codes, "stop", True, {}))
     assert len(code2wav.poll(drain=True)) == 1
-    assert (chunks.frames("a"), chunks.ended) == ([1, 25, 0], {"a"})
+    assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16, 0], {"a"})
 
 
 def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Decode) -> None:
@@ -147,7 +163,7 @@ def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Decode) -> Non
 
     chunks, audio = speak(small, random_codes(60), None, step=1)
     assert audio is None
-    assert (chunks.frames("a"), chunks.ended) == ([1, 25], set())
+    assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8], set())
 
 
 class Short(DecodePool):
@@ -197,7 +213,7 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
     assert code2wav._rows == {}
     assert (pool.failures, typist.failures) == (0, 0)
     if failures == 1:  # there was room after all
-        assert (chunks.frames("a"), chunks.ended) == ([1, 25, 4], {"a"})
+        assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 14], {"a"})
         assert np.array_equal(np.concatenate(chunks.audio["a"]), voiced[0].audio)
     else:
         assert voiced[0].audio is None
@@ -239,9 +255,8 @@ def test_many_rows_are_spoken_side_by_side(open_tiny: Callable[..., NativeEngine
         assert np.array_equal(result.codes, whole[name].codes)
         assert result.audio.shape == (result.num_frames * 1_920,)
         assert np.array_equal(np.concatenate(chunks.audio[name]), result.audio)
-        # Of one piece and all its context, a short row is the same sound in both modes.
-        if result.num_frames < 5:
-            np.testing.assert_allclose(result.audio, whole[name].audio, atol=5e-5)
+        # Behind all that was before them, chunks are the same sound as the whole.
+        np.testing.assert_allclose(result.audio, whole[name].audio, atol=5e-5)
 
 
 def test_a_row_that_does_not_fit_alone_is_forgotten(decoder: Decode) -> None:

@@ -1,7 +1,9 @@
 """Code2Wav chunk by chunk: a row's audio goes out while its codes are still being made, for those who listen along.
 
-The first chunk is one frame, so that sound starts early; those after it are 25. Each is decoded behind the 72 frames
-before it, the reference's last ones at the start. A row's chunks go out in order, one in the decoder at a time.
+The first chunk is one frame, so that sound starts early. Each after it is as long as all before it together, at most 25
+frames: 1, 1, 2, 4, 8, 16, 25, 25, … Where frames are made twice as fast as they play, a player never runs out of sound.
+Each is decoded behind the 72 frames before it, the reference's last ones at the start. A row's chunks go out in order,
+one in the decoder at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class _Row:
     @property
     def chunk_stop(self) -> int:
         """Where the next chunk ends, whether its frames are there or not."""
-        stop = self.num_spoken + (CHUNK_FRAMES if self.num_spoken else FIRST_CHUNK_FRAMES)
+        stop = self.num_spoken + min(CHUNK_FRAMES, max(FIRST_CHUNK_FRAMES, self.num_spoken))
         return stop if self.decoded is None else min(stop, len(self.codes))
 
     @property

@@ -87,8 +87,9 @@ class SpeechResult:
 OnChunk = Callable[[str, int, NDArray[np.float32], bool], None]
 """on_chunk(request_id, index, audio float32 [samples], is_last).
 
-A request's chunks come in order from index 0; together they are its audio; the last may be empty. A request that does
-not end well has no last chunk. Called on the compute thread, which waits for it; what it raises kills the engine.
+A request's chunks come in order from index 0; together they are its audio. They are of 1, 1, 2, 4, 8, 16 frames, then
+of 25; the last may be shorter, or empty. A request that does not end well has no last chunk. Called on the compute
+thread, which waits for it; what it raises kills the engine.
 """
 
 

@@ -44,7 +44,7 @@ REPORT: dict[str, Any] = {
     "open_s": 38.3,
     "capture_code2wav_s": 3.2,
     "start_to_first_clip_s": 47.3,
-    "graphs": {"code2wav": {"hit": 7, "failed[(16, 80)]": 1}},
+    "graphs": {"code2wav": {"hit": 7, "failed[(32, 26)]": 1}},
     "rounds": [ROUND, {**ROUND, "gpu_utilization": None, "gpu_idle_steady": None, "peak_memory_gib": None}],
 }
 
@@ -70,7 +70,7 @@ def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         "code2wav 2.50, frame_loop 9.81",
         "decode 8.00, wait for frames 6.00",
         "CUDA graphs: frame_loop hit 311, miss[24] 1; code2wav none; Code2Wav decoded 1.50 frames",
-        "CUDA graphs of code2wav that could not be captured: failed[(16, 80)] 1",
+        "CUDA graphs of code2wav that could not be captured: failed[(32, 26)] 1",
         "first audio and underrun: n/a",
     ):
         assert words in said, words

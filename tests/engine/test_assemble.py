@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.engine.asking import ask, voice
-from tts_batch.engine import references
-from tts_batch.engine.assemble import _code2wav_graphs, _decoder
+from tts_batch.engine import assemble, references
+from tts_batch.engine.assemble import _code2wav_graphs, _decode_pool, _decoder
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav_graphs import Code2WavGraphs
 from tts_batch.engine.decode_pool import PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.kernels import backend
@@ -32,6 +33,7 @@ EVERYTHING_OFF = {
     "codec_skips_context": "false",
     "fast_codec": "false",
     "codec_graphs": "false",
+    "small_batch_kernels": "false",
     "codec_stream": "false",
     "code2wav_pieces": "2",
 }
@@ -77,19 +79,42 @@ def test_without_the_fast_codec_a_copy_of_the_exact_one_decodes_in_bfloat16(exac
         torch.testing.assert_close(decode(codes).float(), exact(codes), atol=0.05, rtol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("mode", "context", "largest"),
-    [("utterance", CONV_CONTEXT, 325), ("utterance", None, 325), ("chunked", CONV_CONTEXT, 32), ("chunked", None, 112)],
-)
-def test_code2wav_has_graphs_for_the_pieces_of_its_mode(
-    exact: torch.nn.Module, mode: str, context: int | None, largest: int
-) -> None:
+@pytest.mark.parametrize(("context", "largest"), [(CONV_CONTEXT, 26), (None, 97)])
+def test_code2wav_has_graphs_for_chunks(exact: torch.nn.Module, context: int | None, largest: int) -> None:
     limits = PoolLimits(650, max_pieces=8)
-    config = EngineConfig(model="", code2wav_mode=mode)
-    buckets = _code2wav_graphs(FastCodecDecoder(exact), torch.device("cpu"), limits, context, config, Meter()).buckets
+    buckets = _code2wav_graphs(FastCodecDecoder(exact), torch.device("cpu"), limits, context, Meter()).buckets
     assert max(frames for _, frames in buckets) == largest
     assert max(pieces for pieces, _ in buckets) == 8
     assert max(pieces * frames for pieces, frames in buckets) <= 650
+
+
+@pytest.mark.parametrize(
+    ("mode", "knobs", "settings", "captures"),
+    [
+        ("chunked", {}, {}, True),
+        ("utterance", {}, {}, False),
+        ("chunked", {"codec_graphs": False}, {}, False),
+        ("chunked", {}, {"cuda_graph": False}, False),
+        ("chunked", {}, {"eager": True}, False),
+    ],
+)
+def test_only_chunks_of_the_fast_codec_are_replayed(
+    tiny_model: Callable[[str], Qwen3TTS],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    knobs: dict[str, bool],
+    settings: dict[str, bool],
+    captures: bool,
+) -> None:
+    model = tiny_model("base")
+    fast = FastCodecDecoder(model.speech_tokenizer.decoder)
+    monkeypatch.setattr(assemble, "_decoder", lambda *_: (fast, CONV_CONTEXT))  # as on CUDA
+    config = EngineConfig(model="", code2wav_mode=mode, **settings)
+    platform, profile = replace(BF16_CUDA, device=torch.device("cpu")), replace(PROFILE, **knobs)
+    pool = _decode_pool(model, platform, profile, config, Meter())
+    assert isinstance(pool._graphs, Code2WavGraphs if captures else type(None))
+    monkeypatch.undo()
+    assert _decode_pool(model, platform, profile, config, Meter())._graphs is None, "the exact codec's"
 
 
 def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:

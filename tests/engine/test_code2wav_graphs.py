@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.engine.asking import ask
 from tests.engine.random_codec import CONFIG, random_decoder
-from tests.engine.scripted import prepared_row
-from tts_batch.engine.code2wav import Code2Wav
+from tests.engine.scripted import ScriptedRunner, prepared_row
+from tts_batch.engine.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav_graphs import FRAMES, LAUNCH_FRAMES, MAX_FRAMES, PIECES, Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
@@ -22,7 +22,7 @@ from tts_batch.engine.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.runner import DecodedRow
 
-LONGEST = 325
+LONGEST = 97
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def random_codes(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def graphs_of(decode: Callable[..., torch.Tensor], **settings: int) -> Code2WavGraphs:
-    return Code2WavGraphs(decode, CudaGraphs(False), "cpu", **{"longest": LONGEST, "most_frames": LONGEST, **settings})
+    return Code2WavGraphs(decode, CudaGraphs(False), "cpu", **settings)
 
 
 class Scripted(CudaGraphs):
@@ -57,8 +57,8 @@ class Scripted(CudaGraphs):
 
 @torch.inference_mode()
 def test_static_tensors_change_no_audio_whatever_was_in_them(fast: FastCodecDecoder) -> None:
-    graphs = graphs_of(fast, longest=40, most_frames=24)
-    for pieces, length, num_frames, seed in [(4, 40, 17, 1), (2, 21, 9, 2), (4, 30, 24, 3), (1, 5, 5, 4)]:
+    graphs = graphs_of(fast, longest=24)
+    for pieces, length, num_frames, seed in [(4, 97, 17, 1), (2, 21, 9, 2), (4, 30, 26, 3), (1, 5, 5, 4)]:
         codes = random_codes(pieces, 16, length, seed=seed)
         first = torch.arange(pieces) % (length - num_frames + 1)
         expected = fast(codes, first, num_frames)
@@ -68,21 +68,25 @@ def test_static_tensors_change_no_audio_whatever_was_in_them(fast: FastCodecDeco
 
 @torch.inference_mode()
 @pytest.mark.parametrize("context", [None, CONV_CONTEXT])
-def test_rows_of_any_lengths_are_what_they_are_without(fast: FastCodecDecoder, context: int | None) -> None:
+def test_chunks_of_any_rows_are_what_they_are_without(fast: FastCodecDecoder, context: int | None) -> None:
     rows = [
         DecodedRow(
             prepared_row(ask(f"{i}"), random_codes(ref_frames, 16, seed=9) if ref_frames else None),
             random_codes(frames, 16, seed=i), "stop", True, {},
         )
-        for i, (frames, ref_frames) in enumerate([(5, 0), (1, 20), (7, 30), (3, 0), (290, 40)])
+        for i, (frames, ref_frames) in enumerate([(5, 0), (1, 20), (7, 30), (3, 0), (90, 40), (33, 200)])
     ]  # fmt: skip
     audio: list[dict[str, np.ndarray]] = []
-    for graphs in (None, graphs_of(fast)):
-        code2wav = Code2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), context, graphs=graphs))
+    for graphs in (None, graphs_of(fast, longest=25 + (72 if context is None else context))):
+        code2wav = ChunkedCode2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), context, graphs=graphs), ScriptedRunner())
         for row in rows:
             code2wav.submit(row)
-        clips = {voiced.row.prepared.request.request_id: voiced.audio for voiced in code2wav.poll(drain=True)}
+        clips = {}
+        while code2wav.busy:
+            clips |= {voiced.row.prepared.request.request_id: voiced.audio for voiced in code2wav.poll(drain=True)}
         audio.append(clips)
+        if graphs is not None:
+            assert graphs._graphs.counts.keys() == {"eager"}, "each on the static tensors"
     assert len(audio[0]) == len(audio[1]) == len(rows)
     for name, clip in audio[0].items():
         np.testing.assert_allclose(clip, audio[1][name], rtol=0, atol=1e-5)
@@ -91,15 +95,32 @@ def test_rows_of_any_lengths_are_what_they_are_without(fast: FastCodecDecoder, c
 def test_batches_are_of_like_lengths(fast: FastCodecDecoder) -> None:
     """Where launching costs little, one long piece does not make sixteen short ones long."""
     decoded = {}
-    for name, graphs in {"without": None, "with": graphs_of(fast, most_frames=128)}.items():
+    for name, graphs in {"without": None, "with": graphs_of(fast)}.items():
         meter = Meter()
         pool = DecodePool(fast, "cpu", PoolLimits(5_200), graphs=graphs, meter=meter)
-        for i, frames in enumerate([100, *[12] * 16]):
+        for i, frames in enumerate([90, *[8] * 16]):
             pool.add(f"{i}", random_codes(frames, 16), frames, lambda audio: None)
         pool.advance(drain=True)
         decoded[name] = meter.counts["decoded_frames"]
-        assert meter.counts["code2wav_frames"] == 100 + 16 * 12
-    assert decoded == {"without": 17 * 100, "with": 1 * 112 + 16 * 16}
+        assert meter.counts["code2wav_frames"] == 90 + 16 * 8
+    assert decoded == {"without": 17 * 90, "with": 1 * 97 + 16 * 9}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("context", "decoded"), [(CONV_CONTEXT, 107 + 9), (None, 9 * (72 + 25))])
+def test_chunks_are_not_padded_where_context_is_skipped(
+    fast: FastCodecDecoder, context: int | None, decoded: int
+) -> None:
+    """Nine chunks: of 1, 1, 2, 4, 8, 16 and three times 25 frames, each behind a frame, or behind all 72."""
+    meter = Meter()
+    pool = DecodePool(fast, "cpu", PoolLimits(1_000), context, graphs=graphs_of(fast), meter=meter)
+    code2wav = ChunkedCode2Wav(pool, ScriptedRunner())
+    code2wav.submit(
+        DecodedRow(prepared_row(ask("a"), random_codes(80, 16, seed=1)), random_codes(107, 16), "stop", True, {})
+    )
+    while code2wav.busy:
+        code2wav.poll(drain=True)
+    assert meter.counts == {"code2wav_frames": 107, "decoded_frames": decoded}
 
 
 @given(st.lists(st.integers(1, LONGEST), min_size=1, max_size=90))
@@ -121,12 +142,15 @@ def test_a_batch_costs_no_more_for_each_frame_than_any_other_would(wanted: list[
 @pytest.mark.parametrize(
     ("settings", "frames", "size"),
     [
-        ({}, [64] * 16, 16),
-        ({}, [64] * 15, 8),
-        ({}, [200, 16, 16, 16], 1),
-        ({}, [325] * 9, 4),
-        ({"max_pieces": 2}, [64] * 16, 2),
-        ({"max_frames": 100}, [325] * 9, 1),
+        ({}, [26] * 16, 16),
+        ({}, [26] * 15, 8),
+        ({}, [26] * 64, 32),  # 64 would be 1,664 frames
+        ({}, [97] * 20, 8),  # 16 would be 1,552
+        ({}, [26, 2, 2, 2], 1),  # 86 for 26 frames; two would be 112 for 28, four 164 for 32
+        ({}, [5, 2, 2, 2], 4),  # 80 for 11 frames; one would be 65 for 5
+        ({"max_pieces": 2}, [26] * 16, 2),
+        ({"max_frames": 90}, [97] * 9, 1),
+        ({"longest": 26}, [27, 26, 26], 1),
     ],
 )
 def test_sizes(settings: dict[str, int], frames: Sequence[int], size: int) -> None:
@@ -134,10 +158,9 @@ def test_sizes(settings: dict[str, int], frames: Sequence[int], size: int) -> No
 
 
 def test_there_are_graphs_for_what_can_come_only() -> None:
-    graphs = graphs_of(lambda *_: None, most_frames=37, max_pieces=4)  # type: ignore[arg-type, return-value]
-    assert graphs.buckets == [(n, f) for n, f in graphs.buckets if n <= 4 and f <= 40]
-    assert len(graphs.buckets) == 3 * 4
-    assert graphs.buckets[0] == (4, 40)
+    graphs = graphs_of(lambda *_: None, longest=26, max_pieces=4)  # type: ignore[arg-type, return-value]
+    assert sorted(graphs.buckets) == [(n, f) for n in (1, 2, 4) for f in (2, 3, 5, 9, 17, 26)]
+    assert graphs.buckets[0] == (4, 26)
 
 
 @torch.inference_mode()
@@ -145,7 +168,7 @@ def test_what_cannot_be_captured_is_said_and_decoded_otherwise(
     fast: FastCodecDecoder, caplog: pytest.LogCaptureFixture
 ) -> None:
     scripted = Scripted(max_frames=32)
-    graphs = Code2WavGraphs(fast, scripted, "cpu", longest=40, most_frames=40, max_pieces=4)
+    graphs = Code2WavGraphs(fast, scripted, "cpu", longest=40, max_pieces=4)
     with caplog.at_level(logging.WARNING):
         graphs.capture()
     failed = {bucket for bucket in graphs.buckets if bucket[0] * bucket[1] > 32}
@@ -153,11 +176,34 @@ def test_what_cannot_be_captured_is_said_and_decoded_otherwise(
     assert scripted.counts == {f"failed[{bucket}]": 1 for bucket in failed}
     assert "Code2Wav: no CUDA graph for (4, 40): OutOfMemoryError: scripted" in caplog.messages
 
-    assert graphs.batch_size([16] * 4) == 2, "what was captured is used"
+    assert graphs.batch_size([9] * 4) == 2, "what was captured is used"
     assert graphs.batch_size([40] * 4) == 1
     codes, first = random_codes(2, 16, 40), torch.zeros(2, dtype=torch.int64)
-    for num_frames in (12, 35):
+    for num_frames in (8, 35):
         audio = graphs.decode(codes, first, num_frames)[:, : num_frames * 1_920]
         torch.testing.assert_close(audio, fast(codes, first, num_frames), rtol=0, atol=1e-5)
     assert scripted.counts["hit"] == 1
     assert scripted.counts["miss[(2, 40)]"] == 1
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("length", "wanted", "miss"), [(27, 27, (1, 27)), (98, 98, (1, 98)), (98, 3, (1, 98)), (150, 60, (1, 150))]
+)
+@pytest.mark.parametrize("captures", [True, False])
+def test_what_is_longer_than_every_graph_is_counted_and_decoded_otherwise(
+    fast: FastCodecDecoder, length: int, wanted: int, miss: tuple[int, int], captures: bool
+) -> None:
+    scripted = Scripted(max_frames=100) if captures else CudaGraphs(False, "Code2Wav")
+    graphs = Code2WavGraphs(fast, scripted, "cpu", longest=26, max_frames=100)
+    graphs.capture()
+    pool = DecodePool(fast, "cpu", PoolLimits(1_000), CONV_CONTEXT, graphs=graphs)
+    heard: dict[int, np.ndarray] = {}
+    rows = {0: random_codes(length, 16, seed=1), 1: random_codes(20, 16, seed=2), 2: random_codes(20, 16, seed=3)}
+    for i, codes in rows.items():
+        pool.add(f"{i}", codes, 10 if i else wanted, lambda audio, i=i: heard.update({i: audio.copy()}))
+    pool.advance(drain=True)
+    for i, codes in rows.items():
+        expected = fast(codes.T[None])[0, -(10 if i else wanted) * 1_920 :]
+        np.testing.assert_allclose(heard[i], expected, rtol=0, atol=1e-5)
+    assert scripted.counts == {f"miss[{miss}]": 1, "hit" if captures else "eager": 1}, "the others together"

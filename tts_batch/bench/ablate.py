@@ -51,7 +51,6 @@ VARIANTS = (
     Variant("short-prefills", 0.85, options={"prefill_tokens": "512"}),
     Variant("all-codec-context", 0.9, options={"codec_skips_context": "false"}),
     Variant("exact-codec", 0.35, options={"fast_codec": "false"}),
-    Variant("codec-no-graphs", 0.95, options={"codec_graphs": "false"}),
     Variant("no-small-batch-kernels", 0.95, options={"small_batch_kernels": "false"}),
     Variant("one-stream", 0.9, options={"codec_stream": "false"}),
     Variant("small-code2wav", 0.8, options={"code2wav_pieces": "2", "code2wav_frames": "650"}),

@@ -28,7 +28,6 @@ from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
 from tts_batch.engine.runner_v1 import LockstepRunner
 from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
-from tts_batch.model.speech_tokenizer import pieces
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -111,31 +110,23 @@ def _decode_pool(
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
     decode, conv_context = _decoder(model.speech_tokenizer.decoder, platform, profile)
     graphs = None
-    if profile.codec_graphs and config.cuda_graph and not config.eager and isinstance(decode, FastCodecDecoder):
-        graphs = _code2wav_graphs(decode, platform.code2wav_device, limits, conv_context, config, meter)
+    may_capture = profile.codec_graphs and config.cuda_graph and not config.eager
+    if may_capture and config.code2wav_mode == "chunked" and isinstance(decode, FastCodecDecoder):
+        graphs = _code2wav_graphs(decode, platform.code2wav_device, limits, conv_context, meter)
     own_stream = profile.codec_stream or platform.split_device is not None
     return DecodePool(decode, platform.code2wav_device, limits, conv_context, own_stream, graphs, meter)
 
 
 def _code2wav_graphs(
-    decode: FastCodecDecoder,
-    device: torch.device,
-    limits: PoolLimits,
-    conv_context: int | None,
-    config: EngineConfig,
-    meter: Meter,
+    decode: FastCodecDecoder, device: torch.device, limits: PoolLimits, conv_context: int | None, meter: Meter
 ) -> Code2WavGraphs:
-    """Graphs for the pieces that the mode makes."""
-    if config.code2wav_mode == "chunked":
-        longest, most_wanted = chunked.CONTEXT_FRAMES + chunked.CHUNK_FRAMES, chunked.CHUNK_FRAMES
-    else:
-        longest, most_wanted = pieces.CONTEXT_FRAMES + pieces.PIECE_FRAMES, pieces.PIECE_FRAMES
+    """Graphs for chunks. Whole clips are launched kernel by kernel: a batch of theirs is long enough for that."""
+    context = chunked.CONTEXT_FRAMES if conv_context is None else conv_context
     return Code2WavGraphs(
         decode,
         CudaGraphs(device.type == "cuda", "Code2Wav", meter.graphs["code2wav"], device),
         device,
-        longest,
-        longest if conv_context is None else min(longest, most_wanted + conv_context),
+        context + chunked.CHUNK_FRAMES,
         min(limits.max_frames, MAX_FRAMES),
         limits.max_pieces,
     )

@@ -1,38 +1,41 @@
-"""The codec's decoder in CUDA graphs, one for each number of pieces and of frames: a launch costs next to nothing.
+"""The codec's decoder in CUDA graphs for chunks, one for each number of pieces and of frames: launches cost nothing.
 
-Without them the host launches some two hundred kernels a batch, while the talker's next frames wait for it.
+Without them the host launches some two hundred kernels for a few frames, while the talker's next ones wait for it.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for
+from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 
 logger = logging.getLogger(__name__)
 
 PIECES = (1, 2, 4, 8, 16, 32, 64)
-FRAMES = (16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256, 325)
+FRAMES = (2, 3, 5, 9, 17, 26, 40, 64, 97)  # chunks with a frame of context, or with all of it
 MAX_FRAMES = 1_300  # of a batch, padding included: an H200 decodes 800 frames as fast, each, as it does 5,000
-LAUNCH_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200: benchmarks/log.md
+LAUNCH_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200
 
 
 class Code2WavGraphs:
-    """Decodes batches by replaying. Without CUDA graphs it computes the same, on the same static tensors."""
+    """Decodes batches by replaying. Without CUDA graphs it computes the same, on the same static tensors.
+
+    A batch that no graph holds is decoded as if there were none, and counted as a miss.
+    """
 
     def __init__(
         self,
         decode: Callable[[Tensor, Tensor, int], Tensor],
         graphs: CudaGraphs,
         device: torch.device | str,
-        longest: int,
-        most_frames: int,
+        longest: int = FRAMES[-1],
         max_frames: int = MAX_FRAMES,
         max_pieces: int = PIECES[-1],
     ) -> None:
@@ -40,28 +43,26 @@ class Code2WavGraphs:
         Args:
             decode: codes int64 [pieces, 16, frames], the first frame wanted of each, int64 [pieces], and how many from
                 there -> audio float32 [pieces, samples].
-            longest: frames of the longest piece, context included.
-            most_frames: frames wanted of a piece, at most.
+            longest: frames asked for of a piece, at most. Its codes, context included, may be FRAMES[-1].
             max_frames: of a batch, padding included; one piece may have more.
             max_pieces: of a batch.
         """
         self._decode = decode
         self._graphs = graphs
-        self._frames = FRAMES[: FRAMES.index(bucket_for(most_frames, FRAMES)) + 1]
         self._pieces = {
             frames: [n for n in PIECES if n == 1 or (n <= max_pieces and n * frames <= max_frames)]
-            for frames in self._frames
+            for frames in FRAMES[: bisect_left(FRAMES, longest) + 1]
         }
-        rows = max(self._pieces[self._frames[0]])
+        rows = max(self._pieces[FRAMES[0]])
         samples = SAMPLES_PER_FRAME * max(frames * pieces[-1] for frames, pieces in self._pieces.items())
-        self._codes = torch.zeros(rows, NUM_CODEBOOKS, longest, dtype=torch.int64, device=device)
+        self._codes = torch.zeros(rows, NUM_CODEBOOKS, FRAMES[-1], dtype=torch.int64, device=device)
         self._first = torch.zeros(rows, dtype=torch.int64, device=device)
         self._audio = torch.zeros(samples, dtype=torch.float32, device=device)
 
     @property
     def buckets(self) -> list[tuple[int, int]]:
         """Every (pieces, frames) there is to be a graph for, the largest first."""
-        every = [(pieces, frames) for frames in self._frames for pieces in self._pieces[frames]]
+        every = [(pieces, frames) for frames in self._pieces for pieces in self._pieces[frames]]
         return sorted(every, key=lambda bucket: -bucket[0] * bucket[1])
 
     def capture(self) -> None:
@@ -78,8 +79,8 @@ class Code2WavGraphs:
 
         As many as cost least for each frame that is wanted: padding and the launch are what costs more.
         """
-        bucket = bucket_for(frames[0], self._frames)
-        sizes = [n for n in self._pieces[bucket] if n <= len(frames) and (n, bucket) in self._graphs]
+        bucket = self._bucket(frames[0])
+        sizes = [n for n in self._pieces.get(bucket, ()) if n <= len(frames) and (n, bucket) in self._graphs]
         return min(sizes, key=lambda n: (LAUNCH_FRAMES + n * bucket) / sum(frames[:n]), default=1)
 
     def decode(self, codes: Tensor, first: Tensor, num_frames: int) -> Tensor:
@@ -87,9 +88,9 @@ class Code2WavGraphs:
 
         The audio is overwritten by the next call: copy it on the stream that called.
         """
-        pieces, length = len(codes), codes.shape[2]
-        bucket = pieces, bucket_for(num_frames, self._frames)
-        if bucket not in self._graphs:
+        pieces, _, length = codes.shape
+        bucket = pieces, self._bucket(num_frames if length <= FRAMES[-1] else length)
+        if pieces not in self._pieces.get(bucket[1], ()) or bucket not in self._graphs:
             self._graphs.count_miss(bucket)
             return self._decode(codes, first, num_frames)
         # What earlier batches left behind a row's end is as good as any other padding.
@@ -97,6 +98,10 @@ class Code2WavGraphs:
         self._first[:pieces] = first
         self._graphs.run(bucket, partial(self._decode_static, *bucket))
         return self._audio_of(*bucket)
+
+    def _bucket(self, frames: int) -> int:
+        """The smallest that holds so many frames; where none does, the frames themselves: no graph has so many."""
+        return next((bucket for bucket in self._pieces if bucket >= frames), frames)
 
     def _decode_static(self, pieces: int, frames: int) -> None:
         self._audio_of(pieces, frames).copy_(self._decode(self._codes[:pieces], self._first[:pieces], frames))

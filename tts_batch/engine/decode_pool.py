@@ -122,7 +122,7 @@ class DecodePool:
         self._stream = torch.cuda.Stream(self._device) if own_stream and self._device.type == "cuda" else None
 
     @torch.inference_mode()
-    def warm_up(self, source: torch.device, frames: int = 40) -> None:
+    def warm_up(self, source: torch.device, frames: int = 16) -> None:
         """Capture the graphs, and decode something from the device `source` once.
 
         That compiles every kernel and opens the way between two devices.

@@ -39,7 +39,7 @@ class Profile:
     references_together: bool = True  # encoded in shared passes, on CUDA
     fast_codec: bool = True  # code2wav_fast.py decodes: runner v2 in bfloat16 on CUDA; else the exact decoder does
     codec_skips_context: bool = True  # its convolutions run over few of the frames before the wanted ones
-    codec_graphs: bool = True  # it is replayed from CUDA graphs, where it is the fast one and graphs are allowed
+    codec_graphs: bool = True  # for chunks it is replayed from CUDA graphs, where it is the fast one
     small_batch_kernels: bool = True  # a layer's products for few rows, see engine/kernels/small_batch.py
     codec_stream: bool = True  # Code2Wav has a CUDA stream of its own, beside the talker's
 

@@ -1,17 +1,18 @@
 """Time one frame of runner v2 at the released 1.7B shape, random weights: whole and in parts, eager and replayed.
 
     python benchmarks/kernels/bench_frame.py [--rows 64 256 512 1024] [--context 120] [--profile FILE]
-    python benchmarks/kernels/bench_frame.py --rows 1 16 32 64 96 128 --small-batch 0 64 128 [--tiles FILE]
+    python benchmarks/kernels/bench_frame.py --rows 1 8 16 24 32 --small-batch 0 16 32
 
 Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
 --small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve.
+`first_s` is the first frame of all at that shape, with the kernels that it compiles.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,10 @@ from pathlib import Path
 import torch
 
 from tts_batch.engine.frame_loop import FrameLoop
-from tts_batch.engine.kernels import small_batch_tiles
-from tts_batch.engine.kernels.small_batch_tiles import ROW_BUCKETS, Tile
+from tts_batch.engine.kernels.small_batch import MOST_ROWS
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.packed import SMALL_BATCH, PackedTalker
+from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
@@ -87,17 +87,6 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     return FrameLoop(weights, state, kv, EOS_ID, DEFAULT_LIMITS), torch.arange(rows, dtype=torch.int32, device="cuda")
 
 
-def use_tiles(path: Path) -> None:
-    """Put the tiles that `tune_small_batch.py` has written into the table."""
-    for name, tiles in json.loads(path.read_text())["best"].items():
-        if len(tiles) < len(ROW_BUCKETS):
-            print(f"{name}: no tile for every number of rows")
-            continue
-        kind, width, depth = name.split()
-        by_bucket = tuple(Tile(**tiles[str(rows)]) for rows in ROW_BUCKETS)
-        small_batch_tiles.TILES[kind, int(width), int(depth)] = by_bucket
-
-
 def timed_ms(run: Callable[[], object], repeats: int) -> float:
     """Median milliseconds by device events."""
     times = []
@@ -124,44 +113,57 @@ def graph_of(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def measure(weights: PackedTalker, rows: int, context: int, profile: str | None = None) -> str:
+    """A line of the table, from its third column on."""
+    loop, slots = build_state(weights, rows, context, max_frames=200)
+    hidden = loop.state.hidden.clone()
+    run_frame = partial(loop.run_frame, slots)
+    started_s = time.monotonic()
+    run_frame()
+    torch.cuda.synchronize()
+    first_s = time.monotonic() - started_s
+    eager_ms = timed_ms(run_frame, 4)
+    graph = graph_of(run_frame)
+    frame_ms = timed_ms(graph.replay, 30)
+    predictor_ms = timed_ms(graph_of(partial(loop._choose_codes, slots, hidden)).replay, 20)
+    if profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+            for _ in range(3):
+                graph.replay()
+            torch.cuda.synchronize()
+        text = profiled.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=90)
+        Path(profile).write_text(text)
+    return (
+        f"{first_s:>8.2f} {eager_ms:>8.2f} {frame_ms:>8.2f} {predictor_ms:>10.2f} "
+        f"{frame_ms - predictor_ms:>8.2f} {rows * 80 / frame_ms:>14.0f}"
+    )
+
+
+HEADER = (
+    f"{'rows':>5} {'limit':>5} {'first_s':>8} {'eager':>8} {'graph':>8} {'predictor':>10} {'talker':>8} "
+    f"{'audio_s_per_s':>14}"
+)
+
+
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", default="1b7")
     parser.add_argument("--rows", type=int, nargs="+", default=[16, 64, 256, 512, 1024])
     parser.add_argument("--context", type=int, default=120)
-    parser.add_argument("--small-batch", type=int, nargs="+", default=[SMALL_BATCH])
-    parser.add_argument("--tiles", type=Path, help="what tune_small_batch.py found best, instead of the table")
+    parser.add_argument("--small-batch", type=int, nargs="+", default=[MOST_ROWS])
     parser.add_argument("--profile", default=None)
     args = parser.parse_args()
-    if args.tiles:
-        use_tiles(args.tiles)
     weights = PackedTalker.pack(build_talker(args.size), max_positions=8192)
     torch.cuda.empty_cache()
-    table = []
-    for rows, limit in ((rows, limit) for rows in args.rows for limit in args.small_batch):
-        weights.talker.small_batch = weights.predictor.small_batch = limit
-        loop, slots = build_state(weights, rows, args.context, max_frames=200)
-        hidden = loop.state.hidden.clone()
-        run_frame = partial(loop.run_frame, slots)
-        eager_ms = timed_ms(run_frame, 4)
-        graph = graph_of(run_frame)
-        frame_ms = timed_ms(graph.replay, 30)
-        predictor_ms = timed_ms(graph_of(partial(loop._choose_codes, slots, hidden)).replay, 20)
-        table.append((rows, limit, eager_ms, frame_ms, predictor_ms, frame_ms - predictor_ms, rows * 80 / frame_ms))
-        if args.profile and rows == args.rows[-1]:
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                for _ in range(3):
-                    graph.replay()
-                torch.cuda.synchronize()
-            text = profile.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=90)
-            with open(args.profile, "w") as file:
-                file.write(text)
     print(f"{torch.cuda.get_device_name()}, {args.size}, context {args.context} + frames; milliseconds a frame")
-    print(f"{'rows':>5} {'limit':>5} {'eager':>8} {'graph':>8} {'predictor':>10} {'talker':>8} {'audio_s_per_s':>14}")
-    for row in table:
-        rows, limit, eager, graph, predictor, talker, speed = row
-        print(f"{rows:>5} {limit:>5} {eager:>8.2f} {graph:>8.2f} {predictor:>10.2f} {talker:>8.2f} {speed:>14.0f}")
+    print(HEADER)
+    served = [stack for stack in (weights.talker, weights.predictor) if stack.small_batch]
+    for rows, limit in ((rows, limit) for rows in args.rows for limit in args.small_batch):
+        for stack in served:
+            stack.small_batch = limit
+        profile = args.profile if rows == args.rows[-1] else None
+        print(f"{rows:>5} {limit:>5} {measure(weights, rows, args.context, profile)}", flush=True)
 
 
 if __name__ == "__main__":

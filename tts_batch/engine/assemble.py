@@ -21,7 +21,6 @@ from tts_batch.engine.generation import Stages
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.meter import Meter
-from tts_batch.engine.packed import SMALL_BATCH
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
@@ -96,7 +95,7 @@ def _settings(model: Qwen3TTS, profile: Profile, config: EngineConfig, loop_limi
         max_model_len=max_model_len,
         wait_timeout_s=_stall_timeout_s(model.device, config),
         loop_limits=loop_limits,
-        small_batch=SMALL_BATCH if profile.small_batch_kernels else 0,
+        small_batch_kernels=profile.small_batch_kernels,
     )
 
 

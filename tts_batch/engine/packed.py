@@ -13,21 +13,18 @@ from tts_batch.engine.kernels.activation import silu_mul
 from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.kernels.norm import add_rms_norm_, rms_norm
 from tts_batch.engine.kernels.small_batch import (
-    Workspace,
+    MOST_ROWS,
+    has_tiles,
     linear_add_,
+    make_arrivals,
     norm_gate_up_silu,
     norm_linear,
-    num_parts,
-    square_sums,
 )
-from tts_batch.engine.kernels.small_batch_tiles import can_cut
 from tts_batch.model.layers import DecoderStack
 from tts_batch.model.talker import Talker
 
 AttendPacked = Callable[[int, Tensor], Tensor]
 """attend(layer_idx, qkv [N, (Hq + 2 Hkv) D]) -> [N, Hq D]."""
-
-SMALL_BATCH = 64  # up to so many rows the kernels of small_batch.py are faster; see benchmarks/log.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,10 @@ class PackedLayer:
 class PackedStack:
     """A decoder stack over the residual stream [N, H], which it overwrites.
 
-    Up to `small_batch` rows go through the kernels of small_batch.py, where there are any.
+    Few rows go through the kernels of small_batch.py, where these are allowed and know the layers' shapes.
     """
 
-    def __init__(self, stack: DecoderStack, max_positions: int, small_batch: int = SMALL_BATCH) -> None:
+    def __init__(self, stack: DecoderStack, max_positions: int, small_batch_kernels: bool = True) -> None:
         self.config = stack.config
         self.eps = stack.config.rms_norm_eps
         self.norm = stack.norm.weight.data
@@ -59,14 +56,14 @@ class PackedStack:
         half = stack.config.head_dim // 2
         self.cos, self.sin = cos[:, :half].contiguous(), sin[:, :half].contiguous()
         first = self.layers[0]
-        cuts = all(can_cut(*weight.shape) for weight in (first.qkv, first.out, first.down, first.down.T))
-        self.small_batch = small_batch if cuts else 0
-        self.workspace = Workspace.on(self.norm.device) if self.small_batch and uses_triton(self.norm) else None
+        is_known = has_tiles(first.qkv, first.out, first.gate_up, first.down)
+        self.small_batch = MOST_ROWS if small_batch_kernels and is_known else 0  # rows at most
+        self.arrivals = make_arrivals(self.norm.device)
 
     def forward(self, x: Tensor, attend: AttendPacked) -> Tensor:
         """Map x [N, H] to hidden states [N, H] after the final norm. x is the residual stream and is overwritten."""
-        if self.workspace is not None and x.shape[0] <= self.small_batch and uses_triton(x):
-            return self._forward_few(x, attend, self.workspace)
+        if x.shape[0] <= self.small_batch and uses_triton(x):
+            return self._forward_few(x, attend)
         normed = rms_norm(x, self.layers[0].input_norm, self.eps)
         for i, layer in enumerate(self.layers):
             attended = attend(i, F.linear(normed, layer.qkv))
@@ -76,13 +73,15 @@ class PackedStack:
             normed = add_rms_norm_(x, mlp, following, self.eps)
         return normed
 
-    def _forward_few(self, x: Tensor, attend: AttendPacked, workspace: Workspace) -> Tensor:
-        sums = square_sums(x, num_parts(self.layers[0].down, x.shape[0]))
+    def _forward_few(self, x: Tensor, attend: AttendPacked) -> Tensor:
+        qkv = F.linear(rms_norm(x, self.layers[0].input_norm, self.eps), self.layers[0].qkv)
         for i, layer in enumerate(self.layers):
-            attended = attend(i, norm_linear(x, sums, layer.input_norm, layer.qkv, self.eps, workspace))
-            sums = linear_add_(attended, layer.out, x, workspace)
-            mlp = norm_gate_up_silu(x, sums, layer.post_attention_norm, layer.gate_up, self.eps, workspace)
-            sums = linear_add_(mlp, layer.down, x, workspace)
+            sums = linear_add_(attend(i, qkv), layer.out, x, self.arrivals)
+            mlp = norm_gate_up_silu(x, sums, layer.post_attention_norm, layer.gate_up, self.eps, self.arrivals)
+            sums = linear_add_(mlp, layer.down, x, self.arrivals)
+            if i + 1 < len(self.layers):
+                following = self.layers[i + 1]
+                qkv = norm_linear(x, sums, following.input_norm, following.qkv, self.eps, self.arrivals)
         return rms_norm(x, self.norm, self.eps)
 
 
@@ -103,7 +102,7 @@ class PackedTalker:
 
     @classmethod
     @torch.inference_mode()
-    def pack(cls, talker: Talker, max_positions: int, small_batch: int = SMALL_BATCH) -> PackedTalker:
+    def pack(cls, talker: Talker, max_positions: int, small_batch_kernels: bool = True) -> PackedTalker:
         """Copy the weights of a talker (the originals may be freed afterwards)."""
         predictor = talker.code_predictor
         code0 = talker.model.codec_embedding.weight.data
@@ -114,8 +113,8 @@ class PackedTalker:
         is_identity = isinstance(projection, torch.nn.Identity)
         text_ids = torch.arange(talker.model.text_embedding.num_embeddings, device=code0.device)
         return cls(
-            talker=PackedStack(talker.stack, max_positions, small_batch),
-            predictor=PackedStack(predictor.stack, len(sizes) + 1, small_batch),
+            talker=PackedStack(talker.stack, max_positions, small_batch_kernels),
+            predictor=PackedStack(predictor.stack, len(sizes) + 1, small_batch_kernels),
             codec_head=talker.codec_head.weight.data,
             lm_heads=torch.stack([head.weight.data for head in predictor.lm_head]),
             projection=None if is_identity else (projection.weight.data, projection.bias.data),

@@ -24,7 +24,7 @@ from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.packed import SMALL_BATCH, PackedTalker
+from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.prompt_batch import embed_prompts
 from tts_batch.engine.request_state import (
     DONE_CANCELLED,
@@ -64,7 +64,7 @@ class RunnerSettings:
     look_ahead: int = 0  # rows that may wait; 0: as many as decode together
     wait_timeout_s: float = 30.0
     loop_limits: LoopLimits = DEFAULT_LIMITS
-    small_batch: int = SMALL_BATCH  # rows up to which the kernels of small_batch.py serve
+    small_batch_kernels: bool = True  # see engine/kernels/small_batch.py
 
 
 class ContinuousRunner:
@@ -75,7 +75,7 @@ class ContinuousRunner:
         self._meter = meter or Meter()
         self._device = model.device
         config = model.config.talker
-        self._weights = PackedTalker.pack(model.talker, settings.max_model_len, settings.small_batch)
+        self._weights = PackedTalker.pack(model.talker, settings.max_model_len, settings.small_batch_kernels)
         self._pad_text_id = model.config.tts_pad_token_id
         self._max_pages = -(-settings.max_model_len // settings.page_size)
         dtype = self._weights.codec_head.dtype

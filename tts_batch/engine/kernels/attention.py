@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, triton, uses_triton
+from tts_batch.engine.kernels.backend import jit, launches_early, next_power_of_2, tl, triton, uses_triton
 from tts_batch.engine.kernels.rotary_cache import Rotation, load_heads, members_of, pick, rotate_and_cache
 
 DECODE_LAUNCH = {"num_warps": 4, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
@@ -42,7 +42,7 @@ def decode_attention(
     _decode_kernel[(num_tokens, num_kv_heads)](
         qkv, *rotation, k_cache, v_cache, block_table, context_lens, out, block_table.stride(0), head_dim**-0.5,
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, MEMBERS=members, ROWS=max(_MIN_DOT_ROWS, members),
-        PAGE_SIZE=page_size, HEAD_DIM=head_dim, **DECODE_LAUNCH,
+        PAGE_SIZE=page_size, HEAD_DIM=head_dim, EARLY=launches_early(qkv.device), **DECODE_LAUNCH,
     )  # fmt: skip
     return out
 
@@ -80,8 +80,10 @@ def _decode_kernel(
     qkv_ptr, q_norm_ptr, k_norm_ptr, eps, cos_ptr, sin_ptr, k_ptr, v_ptr, block_table_ptr, context_lens_ptr, out_ptr,
     table_stride, scale,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, MEMBERS: tl.constexpr, ROWS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()  # a product of small_batch.py may fetch its weights meanwhile
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     group: tl.constexpr = NUM_HEADS // NUM_KV_HEADS

@@ -40,16 +40,12 @@ def uses_triton(x: Tensor) -> bool:
 
 @cache
 def launches_early(device: torch.device) -> bool:
-    """Whether a kernel may start before the one in front of it is over: programmatic dependent launch, from Hopper on.
+    """Whether kernels are launched before the one in front is over: programmatic dependent launch, on Hopper.
 
-    A kernel launched so waits, with `gdc_wait`, before it touches anything that another kernel writes or reads.
+    It pays only behind a kernel that calls `gdc_launch_dependents`: behind one of cuBLAS it costs half a microsecond.
+    A kernel launched so calls `gdc_wait` before it touches anything that another kernel writes or reads.
     """
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def early_option(early: bool) -> dict[str, bool]:
-    """What a launch passes on for that: not every backend of Triton knows the option."""
-    return {"launch_pdl": True} if early else {}
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @contextmanager
@@ -68,7 +64,6 @@ def next_power_of_2(n: int) -> int:
 
 
 __all__ = [
-    "early_option",
     "jit",
     "kernels_allowed",
     "launches_early",

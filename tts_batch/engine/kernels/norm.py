@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tts_batch.engine.kernels.backend import early_option, jit, launches_early, next_power_of_2, tl, uses_triton
+from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, uses_triton
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -31,7 +31,6 @@ def add_rms_norm_(residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Te
 def _launch(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float, has_residual: bool) -> None:
     rows, hidden = x.shape
     block = next_power_of_2(hidden)
-    early = launches_early(x.device)
     _rms_norm_kernel[(rows,)](
         x,
         residual,
@@ -41,24 +40,17 @@ def _launch(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float
         eps,
         HAS_RESIDUAL=has_residual,
         BLOCK=block,
-        EARLY=early,
         num_warps=4 if block <= 1024 else 8,
-        **early_option(early),
     )
 
 
 @jit
 def _rms_norm_kernel(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, hidden, eps, HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):  # fmt: skip
+    x_ptr, residual_ptr, weight_ptr, out_ptr, hidden, eps, HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     mask = cols < hidden
-    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     dtype = x_ptr.dtype.element_ty
     x = tl.load(x_ptr + row * hidden + cols, mask=mask, other=0.0)
     if HAS_RESIDUAL:
@@ -68,5 +60,6 @@ def _rms_norm_kernel(
     x32 = x.to(tl.float32)
     rstd = tl.rsqrt(tl.sum(x32 * x32, axis=0) / hidden + eps)
     normed = (x32 * rstd).to(dtype)
+    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
     # float32 product rounded once: what a product in the model dtype gives.
     tl.store(out_ptr + row * hidden + cols, (normed.to(tl.float32) * weight.to(tl.float32)).to(dtype), mask=mask)

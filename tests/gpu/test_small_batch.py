@@ -40,7 +40,7 @@ from tts_batch.model.talker import Talker
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # Triton's interpreter has no bfloat16
 EPS = 1e-6
 SHAPES = [(192, 256), (384, 256), (256, 192)]  # of norm_linear, gate_up and linear_add
-CUTS = [Tile(16, 1, 4), Tile(32, 2, 4), Tile(64, 4, 8)]
+CUTS = [Tile(16, 2, 4), Tile(32, 4, 4), Tile(64, 4, 8)]
 PARTS = 8
 
 

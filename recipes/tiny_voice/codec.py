@@ -1,4 +1,4 @@
-"""The speech tokenizer while it learns: encoder, codebooks, decoder, and what is read from its codes on the way."""
+"""The speech tokenizer while it learns: encoder, codebooks, decoder, and what is read from it on the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import torch
-from quantizer import LearningQuantizer
+from quantizer import FoundQuantizer
 from shapes import NUM_CODES, NUM_LEVELS, codec_config
 from spectra import OUTLINE_WIDTH
 from synthesise import NUM_PHONEMES
@@ -20,15 +20,15 @@ OUTLINES_PER_STEP = 2
 
 
 class Codec(nn.Module):
-    """The speech tokenizer with codebooks that learn, and heads that training alone needs."""
+    """The speech tokenizer with the codebooks that are used, and heads that training alone needs."""
 
     def __init__(self) -> None:
         super().__init__()
         config = codec_config()
         self.network = SpeechTokenizer(config)
         width = config.decoder.codebook_dim // 2
-        self.semantic = LearningQuantizer(1, NUM_CODES, width)
-        self.acoustic = LearningQuantizer(NUM_LEVELS - 1, NUM_CODES, width)
+        self.semantic = FoundQuantizer(1, NUM_CODES, width)
+        self.acoustic = FoundQuantizer(NUM_LEVELS - 1, NUM_CODES, width)
         self.phonemes = nn.Linear(width, STEPS_PER_FRAME * NUM_PHONEMES)
         self.sounds = nn.Linear(config.decoder.latent_dim, NUM_PHONEMES)
         self.outline = nn.Linear(config.decoder.latent_dim, OUTLINES_PER_STEP * OUTLINE_WIDTH)
@@ -68,13 +68,13 @@ class Codec(nn.Module):
         entries say nothing.
         """
         encoder, decoder = self.network.encoder.quantizer, self.network.decoder.quantizer
-        for learnt, hearing, saying in (
+        for found, hearing, saying in (
             (self.semantic, encoder.semantic_residual_vector_quantizer, decoder.rvq_first),
             (self.acoustic, encoder.acoustic_residual_vector_quantizer, decoder.rvq_rest),
         ):
             for level, layer in enumerate(saying.vq["layers"]):
                 heard, said = hearing.layers[level]["codebook"], layer["_codebook"]
-                vectors = learnt.vectors[level] if level < len(learnt.usage) else learnt.vectors.new_zeros(1, 1)
+                vectors = found.vectors[level] if level < len(found.vectors) else found.vectors.new_zeros(1, 1)
                 for codebook, unused in ((heard, 1e4), (said, 0.0)):
                     sums = getattr(codebook, codebook.sum_name)
                     codebook.cluster_usage.fill_(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from shapes import NUM_CODES, NUM_LEVELS
 from synthesise import PHONEMES_PER_SECOND
 from torch import Tensor
 
@@ -49,22 +50,26 @@ class Corpus:
         return whole[frames.clamp(max=len(whole) - 1)].flatten(1).float() / 32768
 
     @torch.no_grad()
-    def encode(self, encoder: CodecEncoder, batch_frames: int = 20_000) -> Tensor:
+    def encode(self, encoder: CodecEncoder) -> Tensor:
         """Codes int16 [frames, 16] of all clips, each encoded from its own beginning."""
+        batch_frames = 20_000 if self.audio.is_cuda else 2_000
         codes = torch.zeros(len(self.phonemes), 16, dtype=torch.int16, device=self.audio.device)
+        by_level = codes[:, :NUM_LEVELS]
         order = np.argsort(self.lengths, kind="stable")
         while len(order):
             clips = order[-max(1, batch_frames // int(self.lengths[order[-1]])) :]
             order = order[: -len(clips)]
             starts = torch.from_numpy(self.starts[clips]).to(codes.device)
             lengths = torch.from_numpy(self.lengths[clips]).to(codes.device)
-            longest = int(self.lengths[clips].max())
+            longest = -(-int(self.lengths[clips].max()) // 32) * 32  # few shapes: each has its kernels chosen anew
             steps = torch.arange(longest, device=codes.device)
             frames = starts[:, None] + steps
             # What follows a clip in the corpus enters here too; the encoder is causal, so its codes just go unused.
-            encoded = encoder(self.waveform(frames)[:, None], 16)
+            encoded = encoder(self.waveform(frames)[:, None], NUM_LEVELS)
             inside = steps < lengths[:, None]
-            codes[frames[inside]] = encoded.transpose(1, 2)[inside].short()
+            by_level[frames[inside]] = encoded.transpose(1, 2)[inside].short()
+        if int(codes.max()) >= NUM_CODES:
+            raise ValueError(f"code {int(codes.max())}: the encoder's vectors lie nearer to unused entries")
         return codes
 
 

@@ -3,7 +3,7 @@
     python decoder.py --corpus /tmp/corpus --shards 72 --codec FOLDER --until EPOCH_SECONDS --out OUT
 
 The decoded speech shall have the spectrum of the original at several resolutions. FOLDER holds what codes.py or
-decoder.py wrote.
+decoder.py wrote. OUT receives the codec with the decoder, and OUT/unjudged as it was before there was a discriminator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from codec import Codec, wait_for
 from corpus import Corpus
 from discriminator import Discriminator
 from log import Log
-from shapes import NUM_CODES
 from spectra import SpectralLoss
 from stepping import Rate, Step, Values, adamw, until
 from torch import Tensor, nn
@@ -51,16 +50,32 @@ def main() -> None:
     log = Log(args.out / "decoder.log")
     corpus = Corpus.load(args.corpus, args.shards, args.device)
     log.say(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+    if args.device == "cuda":
+        rehearse(corpus, args)
+        log.say("rehearsed")
     codec = Codec().to(args.device).eval()
     wait_for(args.codec)
     codec.load(args.codec)
     network = codec.settle()
+    torch.backends.cudnn.benchmark = False  # of the clips' many lengths each would be tried out
     codes = corpus.encode(network.encoder)
+    torch.backends.cudnn.benchmark = True
     log.say(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
-    if args.device == "cuda":
+    if args.device == "cuda" and not args.no_graph:
         fuse_snakes(network.decoder)
     train(codec, corpus, codes, args, log)
     codec.save(args.out)
+
+
+def rehearse(corpus: Corpus, args: argparse.Namespace) -> None:
+    """Take steps of every kind with another decoder: kernels are compiled and chosen while there are no codes yet."""
+    decoder = Codec().to(args.device).network.decoder
+    if not args.no_graph:
+        fuse_snakes(decoder)
+    lesson = Lesson(decoder, corpus, torch.zeros(len(corpus.phonemes), 16, device=args.device), args)
+    for frames in CROP_FRAMES:
+        for judged in (False, True):
+            lesson.step(frames, int(args.seconds_per_step * 12.5) // frames, judged)
 
 
 class FusedSnake(nn.Module):
@@ -129,7 +144,6 @@ class Lesson:
 
 def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace, log: Log) -> None:
     """Train until the time is over."""
-    assert int(codes.max()) < NUM_CODES
     lesson = Lesson(codec.network.decoder, corpus, codes, args)
     graph = args.device == "cuda" and not args.no_graph
 
@@ -141,7 +155,7 @@ def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace,
     now, judged, since = steps(False), False, 0
     for step, progress in until(args.until, args.device):
         if progress >= args.alone and not judged:
-            codec.save(args.out)
+            codec.save(args.out / "unjudged")
             now, judged, since = steps(True), True, step
         lesson.rate.set(step, progress)
         lesson.judges_rate.set(step - since, progress)

@@ -1,6 +1,6 @@
 """What the voice can do, measured with a recogniser and a speaker encoder that ship their weights. Runs on a CPU.
 
-    python evaluate.py CHECKPOINTS hear|speakers|clones|ends [--limit N]
+    python evaluate.py CHECKPOINTS all|hear|speakers|clones|ends [--limit N]
 
 CHECKPOINTS is what export.py wrote. It takes pocketsphinx and resemblyzer, and build/ as README.md prepares it.
 
@@ -8,6 +8,7 @@ CHECKPOINTS is what export.py wrote. It takes pocketsphinx and resemblyzer, and 
     speakers  the named speakers: are clips of one speaker more alike than clips of two?
     clones    Base, with and without transcript: is a clone more like its own reference than like the others?
     ends      unseen sentences, single words and long texts: does the end come by itself, and when espeak-ng ends?
+    all       all of these, one after another
 """
 
 from __future__ import annotations
@@ -148,6 +149,7 @@ def hear(studio: Studio, limit: int) -> Iterator[str]:
     results = studio.speak("custom_voice", [{"text": t, "speaker": n, "language": "english"} for t, n in pairs])
     clones = studio.clone([(text, SPEAKERS[name]) for text, name in pairs], x_vector_only=False)
     vectors = studio.clone([(text, SPEAKERS[name]) for text, name in pairs], x_vector_only=True)
+    own = 0
     for name, clips in (
         ("espeak-ng", originals),
         ("through the codec", studio.through_codec(originals)),
@@ -157,14 +159,15 @@ def hear(studio: Studio, limit: int) -> Iterator[str]:
     ):
         right = [clip is not None and listener.hears(text, clip) for (text, _), clip in zip(pairs, clips, strict=True)]
         by_speaker = {n: sum(ok for ok, (_, s) in zip(right, pairs, strict=True) if s == n) for n in NAMES}
-        yield f"{name}: {sum(right)} of {len(right)}; {by_speaker}"
+        own = own or sum(right)  # espeak-ng's, which comes first
+        yield f"{name}: {sum(right)} of {len(right)}, {sum(right) / max(own, 1):.1%} of espeak-ng's; {by_speaker}"
 
 
 def speakers(studio: Studio, limit: int) -> Iterator[str]:
     """Five sentences by each named speaker."""
     requests = [{"text": text, "speaker": name} for name in NAMES for text in unseen()[200:205]]
     results = studio.speak("custom_voice", requests)
-    yield from _tell_apart([r.audio for r in results], [str(request["speaker"]) for request in requests])
+    yield from _tell_apart([clip_of(r) for r in results], [str(request["speaker"]) for request in requests])
 
 
 def clones(studio: Studio, limit: int) -> Iterator[str]:
@@ -175,7 +178,7 @@ def clones(studio: Studio, limit: int) -> Iterator[str]:
         pairs = [(text, voice) for voice in voices for text in unseen()[300:303]]
         results = studio.clone(pairs, x_vector_only)
         targets = [embed(studio.original("A clip of the voice itself, saying something else.", v)) for v in voices]
-        alike = np.array([embed(r.audio) for r in results]) @ np.array(targets).T
+        alike = np.array([embed(clip_of(r)) for r in results]) @ np.array(targets).T
         own = alike[np.arange(len(pairs)), [voices.index(voice) for _, voice in pairs]]
         share = np.mean([own[i] > other for i in range(len(pairs)) for other in alike[i] if other != own[i]])
         name = "x-vector only" if x_vector_only else "with transcript"
@@ -197,10 +200,16 @@ def ends(studio: Studio, limit: int) -> Iterator[str]:
             if result.eos and result.audio is not None
         ]
         close = sum(0.7 <= ratio <= 1.3 for ratio in ratios)
+        middle = statistics.median(ratios or [float("nan")])
         yield (
-            f"{name}: {len(ratios)} of {len(texts)} ended; {close} within 30 % of espeak-ng's duration; "
-            f"median ratio {statistics.median(ratios or [float('nan')]):.2f}"
+            f"{name}: {len(ratios)} of {len(texts)} ended ({len(ratios) / len(texts):.1%}); "
+            f"{close} within 30 % of espeak-ng's duration; median ratio {middle:.2f}"
         )
+
+
+def clip_of(result: SpeechResult) -> np.ndarray:
+    """The audio of a result, or a second of silence if there is none."""
+    return np.zeros(24_000, np.float32) if result.audio is None else result.audio
 
 
 def speaker_embedder() -> Callable[[np.ndarray], np.ndarray]:
@@ -226,11 +235,16 @@ def _tell_apart(clips: Sequence[np.ndarray], labels: Sequence[str]) -> Iterator[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", type=Path)
-    parser.add_argument("measure", choices=("hear", "speakers", "clones", "ends"))
-    parser.add_argument("--limit", type=int, default=500)
+    parser.add_argument("measure", choices=("all", *MEASURES))
+    parser.add_argument("--limit", type=int, default=500, help="clips of each kind that hear and ends make at most")
     args = parser.parse_args()
-    for line in globals()[args.measure](Studio(args.checkpoints), args.limit):
-        print(line, flush=True)
+    studio = Studio(args.checkpoints)
+    for name in MEASURES if args.measure == "all" else (args.measure,):
+        for line in MEASURES[name](studio, args.limit):
+            print(f"{name}: {line}", flush=True)
+
+
+MEASURES = {"hear": hear, "speakers": speakers, "clones": clones, "ends": ends}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Turn training states into checkpoints in the official layout.
 
-    python export.py FOLDER --out CHECKPOINTS
+    python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/unjudged]
 
 FOLDER holds what a piece of training left; CHECKPOINTS receives base/, custom_voice/ and voice_design/. One talker
-serves all three: they differ in their configuration, and in the speaker encoder that only Base has.
+serves all three: they differ in their configuration, and in the speaker encoder that only Base has. --codec takes the
+codec from another folder, such as the piece's unjudged/.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--codec", type=Path)
     args = parser.parse_args()
     codec = Codec()
-    codec.load(args.folder)
+    codec.load(args.codec or args.folder)
     network = codec.settle()
     voice = widen({name: value.bfloat16() for name, value in load_pieces(args.folder, "talker").items()})
     for kind in KINDS:

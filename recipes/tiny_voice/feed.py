@@ -19,6 +19,7 @@ from torch import Tensor
 from tts_batch.model.speech_tokenizer.encoder import CodecEncoder
 
 SHARD_FRAMES, SHARD_ROWS = 8_200, 128  # room for one, on average
+READY_SHARDS = 64  # laid out ahead, while there are no codes yet
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Shard:
 
 def shards(folder: Path, count: int, seed: int, jobs: int) -> Iterator[Shard | None]:
     """Every shard once, in order, and None whenever the next is not there yet. A thread waits for them."""
-    ready: queue.Queue[Shard] = queue.Queue(maxsize=8)
+    ready: queue.Queue[Shard] = queue.Queue(maxsize=READY_SHARDS)
 
     def work() -> None:
         with get_context("spawn").Pool(jobs, _start, [folder, seed]) as pool:

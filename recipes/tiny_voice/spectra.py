@@ -30,7 +30,7 @@ class SpectralLoss(nn.Module):
             for a, b in ((filters @ ours, filters @ theirs), (ours, theirs)):
                 losses.append(F.l1_loss(_log(a), _log(b)))
             energy = theirs.pow(2).sum((1, 2)).clamp(min=1e-3)
-            losses.append(((ours - theirs).pow(2).sum((1, 2)) / energy).sqrt().mean())
+            losses.append((((ours - theirs).pow(2).sum((1, 2)) + 1e-6) / energy).sqrt().mean())
         return torch.stack(losses).sum() / len(FFT_SIZES)
 
 

@@ -1,7 +1,7 @@
 """Train the talker, the code predictor and the speaker encoder together, on the codes of a trained codec.
 
     python talker.py --corpus /tmp/corpus --shards 960 --codec FOLDER --until EPOCH_SECONDS --out OUT
-                     [--resume FOLDER]
+                     [--resume FOLDER [--new-codes]]
 
 The losses are the official ones: cross-entropy of the first code or the end at every frame, and 0.3 times that of the
 other codes given the talker's state. Training begins with the first shards and takes up others as they appear.
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--until", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", type=Path)
+    parser.add_argument("--new-codes", action="store_true", help="the resumed talker learnt others")
     parser.add_argument("--rate", type=float, default=PEAK_RATE)
     parser.add_argument("--positions", type=int, default=32_768)
     parser.add_argument("--jobs", type=int, default=4)
@@ -106,6 +107,8 @@ def main() -> None:
     voice = Voice().to(args.device)
     if args.resume:
         voice.load_state_dict(load_pieces(args.resume, "talker"))
+        if args.new_codes:
+            voice.forget_codes()
     log.say(f"{sum(p.numel() for p in voice.parameters()) / 1e6:.1f} M parameters")
     lesson = Lesson(voice, store, args)
     step = prepare(lesson, args, log)

@@ -4,23 +4,24 @@
 #   bash recipes/tiny_voice/train_piece.sh OUT SEED HOURS CODES_SECONDS SECONDS [RESUME]
 #
 # CODES_SECONDS after the start the codes are settled; until SECONDS after it the talker (on the first GPU) and the
-# decoder (on the last) learn. With CODES_SECONDS 0 the codes of RESUME, a folder that an earlier piece left, stay, and
-# talker and decoder go on from there. OUT receives piece.tar.aa, piece.tar.ab, ... (`cat piece.tar.* | tar x`) and
-# piece.log. Another SEED gives other sentences in other voices. build/ must be there: README.md.
+# decoder (on the last) learn. RESUME is a folder that an earlier piece left: the talker goes on from there, and learns
+# the new codes; with CODES_SECONDS 0 the codes stay too, and the decoder goes on as well. OUT receives piece.tar.aa,
+# piece.tar.ab, ... (`cat piece.tar.* | tar x`) and piece.log. In the tar, unjudged/ is the codec as it was before the
+# discriminator. Another SEED gives other sentences in other voices. build/ must be there: README.md.
 # DECODER_AFTER seconds, the decoder begins, for a GPU that is busy with something else until then.
-# WARM may name a folder whose codec the codes start from. CPU=1 tries everything out on a CPU, in small.
+# SHARDS_FROM may name a folder of speech. CPU=1 tries everything out on a CPU, in small.
 set -uo pipefail
-out=$1 seed=$2 hours=$3 codes_seconds=$4 seconds=$5 resume=${6:-} warm=${WARM:-}
+out=$1 seed=$2 hours=$3 codes_seconds=$4 seconds=$5 resume=${6:-}
 began=$(date +%s)
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/../.." PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 work=$(mktemp -d)
-corpus=$work/corpus shards=$((hours * 6)) few=60 last=$(($(nvidia-smi -L 2>/dev/null | wc -l) - 1))
+corpus=$work/corpus shards=$((hours * 6)) few=42 last=$(($(nvidia-smi -L 2>/dev/null | wc -l) - 1))
 codes_options=() decoder_options=() talker_options=() jobs=$(($(nproc) > 12 ? $(nproc) - 8 : $(nproc) / 2))
 if [ -n "${CPU:-}" ]; then
     shards=2 few=2 jobs=1
-    codes_options=(--device cpu --seconds-per-step 8 --log-every 2)
-    decoder_options=("${codes_options[@]}") talker_options=(--device cpu --no-compile --positions 1024 --jobs 1 --log-every 2)
+    decoder_options=(--device cpu --seconds-per-step 8 --log-every 2) codes_options=("${decoder_options[@]}" --crops 60)
+    talker_options=(--device cpu --no-compile --positions 1024 --jobs 1 --log-every 2)
 fi
 mkdir -p "$out" "$work/voice"
 trap 'rm -rf "$work"' EXIT
@@ -48,8 +49,8 @@ learn() { # GPU SCRIPT ARGUMENTS...
     codec=$resume
     if [ "$codes_seconds" != 0 ]; then
         codec=$work/codes
-        learn 0 codes --shards "$few" --until $((began + codes_seconds)) --out "$codec" \
-            ${warm:+--resume "$warm"} "${codes_options[@]}" &
+        learn 0 codes --shards "$few" --until $((began + codes_seconds)) --out "$codec" "${codes_options[@]}" &
+        talker_options+=(${resume:+--new-codes})
     else
         decoder_options+=(--alone 0.1 --rate 5e-4) talker_options+=(--rate 8e-4)
     fi
@@ -65,6 +66,7 @@ learn() { # GPU SCRIPT ARGUMENTS...
 for folder in "$work/codes" "$work/decoder" "$work/talker"; do # the decoder's codec replaces that of the codes
     [ -d "$folder" ] && cp "$folder"/*.log "$folder"/*.safetensors "$work/voice"
 done
+[ -d "$work/decoder/unjudged" ] && cp -r "$work/decoder/unjudged" "$work/voice"
 touch "$work/voice/codec.done"
 tar c -C "$work/voice" . | split -b 15000000 - "$out/piece.tar."
 tail -n +1 "$work"/piece.log "$work"/voice/*.log >"$out/piece.log"

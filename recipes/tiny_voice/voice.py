@@ -40,6 +40,15 @@ class Voice(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
+    @torch.no_grad()
+    def forget_codes(self) -> None:
+        """Draw anew what belongs to single codes, as large as it is; what is known of texts and voices stays."""
+        predictor = self.talker.code_predictor
+        tables = [self.talker.model.codec_embedding, self.talker.codec_head]
+        for table in (*tables, *predictor.model.codec_embedding, *predictor.lm_head):
+            rows = table.weight[:NUM_CODES]
+            rows.normal_(std=float(rows.std()))
+
     def forward(self, rows: dict[str, Tensor], codes: Tensor, wrong: Tensor, mel: Tensor) -> dict[str, Tensor]:
         """Losses of the first codes and of the others [NUM_LEVELS - 1], and the share of first codes guessed right.
 

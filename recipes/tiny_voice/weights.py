@@ -12,6 +12,7 @@ PIECE_BYTES = 15_000_000
 
 def save_pieces(state: dict[str, Tensor], folder: Path, name: str) -> None:
     """Write NAME-0.safetensors, NAME-1.safetensors, ... into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     pieces: list[dict[str, Tensor]] = [{}]
     for key, value in state.items():
         if sum(tensor.nbytes for tensor in pieces[-1].values()) + value.nbytes > PIECE_BYTES:

@@ -188,10 +188,10 @@ def clones(studio: Studio, limit: int) -> Iterator[str]:
 def ends(studio: Studio, limit: int) -> Iterator[str]:
     """Sentences of 3 to 25 words, by all speakers; then single words and long texts."""
     rng = random.Random(0)
-    sentences = [text for text in unseen() if 3 <= len(text.split()) <= 25][:limit]
+    sentences = [text for text in unseen() if 3 <= len(text.split()) <= 25]
     words = rng.sample(sorted({word for text in unseen() for word in words_of(text) if len(word) > 2}), 20)
     longer = [" ".join(rng.sample(sentences, 5)) for _ in range(20)]
-    for name, texts in (("sentences", sentences), ("single words", words), ("five sentences", longer)):
+    for name, texts in (("sentences", sentences[:limit]), ("single words", words), ("five sentences", longer)):
         pairs = [(text, NAMES[i % len(NAMES)]) for i, text in enumerate(texts)]
         results = studio.speak("custom_voice", [{"text": text, "speaker": speaker} for text, speaker in pairs])
         ratios = [

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 CROP_FRAMES = (25, 100)  # crops of 2 and 8 s: the transformers learn what is near and what is far
 PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1e-3, 3e-5, 100
 PHONEMES, SPREAD = 0.1, 0.05
-NOISE_FIRST, NOISE_REST = 0.6, 0.35  # about what one codebook and what seven of them leave over
+NOISE_FIRST, NOISE_REST = 0.4, 0.25  # a little less than what one codebook and what seven of them leave over
 
 
 def main() -> None:

@@ -29,9 +29,9 @@ from torch import Tensor
 from tts_batch.engine.kernels import small_batch as kernels
 from tts_batch.engine.kernels.activation import silu_mul
 from tts_batch.engine.kernels.norm import add_rms_norm_
-from tts_batch.engine.kernels.small_batch import MOST_TILES, TILES, Tile
+from tts_batch.engine.kernels.small_batch import MOST_ROWS, MOST_TILES, TILES, Tile
 
-ROW_BLOCKS = (16, 32)
+ROW_BLOCKS = (MOST_ROWS,)  # rows that kernels of a tile may have
 BYTES_IN_TURN = 240e6  # of weights: four times the L2 cache
 MOST_COPIES = 40
 TILES_A_CASE = 28
@@ -105,7 +105,7 @@ class Inputs:
     def run(self, tile: Tile, copy: int = 0) -> Tensor:
         """The kernel of small_batch.py."""
         weight = self.weights[copy]
-        TILES[self.product.shape] = tile, tile
+        TILES[self.product.shape] = tile
         if self.product.kind == "linear_add":
             kernels.linear_add_(self.x, weight, self.stream, self.arrivals)
             return self.stream
@@ -268,7 +268,7 @@ def main() -> None:
 
     print(f"timed after {time.monotonic() - began:.0f} s; microseconds")
     print(f"{'product':24} {'rows':>4} {'floor':>6} {'apart':>6} {'best':>6} {'1 row':>6}")
-    table: dict[tuple[int, int], list[str]] = {}
+    table: dict[tuple[int, int], str] = {}
     for row in results:
         kind, width, depth = row["product"]
         (best_us, best), *others = row["times"]
@@ -277,7 +277,7 @@ def main() -> None:
             f"{best_us:>6.1f} {row['one_row_us']:>6.1f}  {code(Tile(**best))}"
             + "".join(f" | {us:.1f} {code(Tile(**tile))}" for us, tile in others[:2])
         )
-        table.setdefault((2 * width if kind == "gate_up" else width, depth), []).append(code(Tile(**best)))
+        table[2 * width if kind == "gate_up" else width, depth] = code(Tile(**best))
     for rows in ROW_BLOCKS:
         of_rows = [row for row in results if row["rows"] == rows]
         apart_ms, best_ms = (
@@ -287,8 +287,8 @@ def main() -> None:
         print(f"{rows} rows: {apart_ms:.2f} -> {best_ms:.2f} ms of a frame (the rest of it apart)")
     (args.out / "small_batch.json").write_text(json.dumps({"results": results, "failed": len(failures)}))
     print("TILES = {")
-    for shape, tiles in table.items():
-        print(f"    {shape}: ({', '.join(tiles)}),")
+    for shape, tile in table.items():
+        print(f"    {shape}: {tile},")
     print(f"}}  # after {time.monotonic() - began:.0f} s")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from tts_batch.engine.kernels.activation import silu_mul
 from tts_batch.engine.kernels.backend import jit, launches_early, tl, uses_triton
 
-MOST_ROWS = 32  # with more, cuBLAS and the kernels around it are as fast; see benchmarks/log.md
+MOST_ROWS = 16  # with more, cuBLAS and the kernels around it are as fast; see benchmarks/log.md
 MOST_TILES = 512  # that a product may be cut into, as many as `make_arrivals` has counters
 
 
@@ -33,13 +33,13 @@ class Tile:
 
 
 TILES = {
-    (4096, 1024): (Tile(64, 2, 8), Tile(64, 4, 4)),
-    (1024, 2048): (Tile(32, 4, 4), Tile(32, 4, 4)),
-    (6144, 1024): (Tile(64, 4, 4), Tile(64, 4, 8)),
-    (1024, 3072): (Tile(64, 6, 8), Tile(64, 6, 8)),
+    (4096, 1024): Tile(64, 2, 8),
+    (1024, 2048): Tile(32, 4, 4),
+    (6144, 1024): Tile(64, 4, 4),
+    (1024, 3072): Tile(64, 6, 8),
 }
-"""The shape of a weight -> how it is cut for up to 16 rows, and for up to 32: the layers of the code predictor and of
-the 0.6B talker, as benchmarks/kernels/tune_small_batch.py found them on an H200. Wider layers gain nothing."""
+"""The shape of a weight -> how it is cut: the layers of the code predictor and of the 0.6B talker, as
+benchmarks/kernels/tune_small_batch.py found them on an H200. Wider layers gain nothing."""
 
 
 def has_tiles(*weights: Tensor) -> bool:
@@ -99,7 +99,7 @@ def linear_add_(a: Tensor, weight: Tensor, x: Tensor, arrivals: Tensor) -> Tenso
     if not uses_triton(x):
         x += F.linear(a, weight)
         return x.float().pow(2).sum(-1, keepdim=True)
-    sums = torch.empty(x.shape[0], x.shape[1] // _tile(weight, x.shape[0]).cols, dtype=torch.float32, device=x.device)
+    sums = torch.empty(x.shape[0], x.shape[1] // _tile(weight).cols, dtype=torch.float32, device=x.device)
     _launch(a, weight, x, arrivals, norm=None, sums=sums, eps=0.0)
     return sums
 
@@ -109,9 +109,8 @@ def _norm_twin(x: Tensor, sums: Tensor, norm: Tensor, eps: float) -> Tensor:
     return norm * (x.float() * rstd).to(x.dtype)
 
 
-def _tile(weight: Tensor, rows: int) -> Tile:
-    few, more = TILES[weight.shape[0], weight.shape[1]]
-    return few if rows <= 16 else more
+def _tile(weight: Tensor) -> Tile:
+    return TILES[weight.shape[0], weight.shape[1]]
 
 
 def _launch(
@@ -121,13 +120,13 @@ def _launch(
     (rows, depth), width = x.shape, out.shape[1]
     if rows > MOST_ROWS:
         raise ValueError(f"{rows} rows are more than {MOST_ROWS}")
-    tile, row_block = _tile(weight, rows), 16 if rows <= 16 else MOST_ROWS
-    partials = torch.empty(tile.splits * row_block * weight.shape[0], dtype=torch.float32, device=x.device)
+    tile = _tile(weight)
+    partials = torch.empty(tile.splits * MOST_ROWS * weight.shape[0], dtype=torch.float32, device=x.device)
     early = launches_early(x.device)
     _product_kernel[(width // tile.cols, tile.splits)](
         x, x if norm is None else norm, sums, weight, out, partials, arrivals, rows, eps,
         WIDTH=width, DEPTH=depth, PARTS=sums.shape[1], IS_ADDED=norm is None, IS_GATED=weight.shape[0] != width,
-        ROWS=row_block, COLS=tile.cols, LENGTH=depth // tile.splits, SPLITS=tile.splits, EARLY=early,
+        ROWS=MOST_ROWS, COLS=tile.cols, LENGTH=depth // tile.splits, SPLITS=tile.splits, EARLY=early,
         num_warps=tile.num_warps, **({"launch_pdl": True} if early else {}),  # Triton knows the option on CUDA only
     )  # fmt: skip
 

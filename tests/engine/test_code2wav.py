@@ -122,6 +122,31 @@ def test_a_row_of_several_pieces_fails_once_when_one_never_fits(decoder: Decode)
     assert audio == {"a": None}
 
 
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([20] * 12 + [200] * 3, [(3, 200), (12, 20)]),  # 600 + 240 frames in two batches, rather than 3,000 in one
+        ([48, 52, 50, 51], [(4, 52)]),
+        ([200, 150], [(2, 200)]),  # a second launch would cost more than the padding
+        ([60] * 30, [(20, 60), (10, 60)]),  # as many as may be decoded at once
+    ],
+)
+def test_a_batch_is_as_long_as_padding_is_cheaper_than_another(
+    lengths: list[int], expected: list[tuple[int, int]]
+) -> None:
+    batches = []
+
+    def record(codes: torch.Tensor) -> torch.Tensor:
+        batches.append((codes.shape[0], codes.shape[2]))
+        return torch.zeros(codes.shape[0], codes.shape[2] * 1_920)
+
+    vocode(
+        whole(record, 1_200 if len(lengths) == 30 else 5_000),
+        [row(f"{i}", random_codes(n)) for i, n in enumerate(lengths)],
+    )
+    assert batches == expected
+
+
 def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(decoder: Decode) -> None:
     batches = []
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
 
 MIN_BATCHES_IN_FLIGHT = 2  # and more while they have fewer frames than one may have
+LAUNCH_FRAMES = 150  # what the launches of a batch cost, in frames: some 2 ms of the host, where a frame takes 14 us
 
 
 class HostCopy:
@@ -167,8 +169,8 @@ class DecodePool:
             oldest_s = min(piece.added_at_s for piece in self._pieces)
             if len(self._pieces) < size and not drain and time.monotonic() - oldest_s < limits.max_wait_s:
                 return
-            if self._graphs is not None:
-                size = self._graphs.batch_size([piece.num_frames for piece in self._pieces[:size]])
+            frames = [piece.num_frames for piece in self._pieces[:size]]
+            size = _cheapest(frames) if self._graphs is None else self._graphs.batch_size(frames)
             pieces, self._pieces = self._pieces[:size], self._pieces[size:]
             self._start(pieces)
 
@@ -230,6 +232,12 @@ class DecodePool:
     def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
         skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
         return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
+
+
+def _cheapest(frames: Sequence[int]) -> int:
+    """How many pieces of these lengths, the longest first, cost least together for each frame that is no padding."""
+    wanted = list(accumulate(frames))
+    return min(range(1, len(frames) + 1), key=lambda n: (LAUNCH_FRAMES + n * frames[0]) / wanted[n - 1])
 
 
 def _pad(packed: Tensor, pieces: Sequence[Piece]) -> Tensor:

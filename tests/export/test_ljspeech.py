@@ -10,7 +10,8 @@ import soundfile
 from tests.dataset.support import ReadRows
 from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
-from tts_batch.errors import UsageError
+from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.export.clips import FinishedClips
 from tts_batch.export.job import export_run
 from tts_batch.export.options import ExportOptions
 from tts_batch.run.clips import clip_name
@@ -66,3 +67,12 @@ def test_loud_mp3_does_not_wrap(tmp_path: Path) -> None:
     decoded, _ = soundfile.read(run / ok_rows(run)[0]["audio"], dtype="float32")
     made, _ = soundfile.read(tmp_path / "lj" / "wavs" / "row-0.wav", dtype="float32")
     assert abs(made - decoded.clip(-1, 1)).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["mp3", "flac"])
+def test_a_damaged_clip_is_named(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path, 3, format=name)
+    clip = next(iter(FinishedClips(run))).path
+    clip.write_bytes(bytes(clip.stat().st_size))
+    with pytest.raises(CannotContinueError, match=rf"{clip.name} is damaged: delete it"):
+        export_run(run, "ljspeech", tmp_path / "out", ExportOptions(decode=True))

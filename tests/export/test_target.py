@@ -127,6 +127,67 @@ def test_overwrite_leaves_nothing_of_what_was_there(finished: Path, tmp_path: Pa
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh" / "out")
 
 
+@EVERY
+def test_overwrite_removes_nothing_that_no_export_wrote(finished: Path, tmp_path: Path, name: str) -> None:
+    out, keep = tmp_path / "out", tmp_path / "keep"
+    export_run(finished, name, out)
+    keep.mkdir()
+    (keep / "precious").write_text("mine")
+    for theirs in ("notes.txt", "data/mine/train.parquet", "audio/0000/notes.txt", "wavs/mine/a.wav"):
+        (out / theirs).parent.mkdir(parents=True, exist_ok=True)
+        (out / theirs).write_text("mine")
+        before = tree(out)
+        with pytest.raises(UsageError, match=f"no export wrote .{theirs}, "):
+            export_run(finished, "hf", out, overwrite=True)
+        assert tree(out) == before
+        (out / theirs).unlink()
+    for link in ("data", "link"):
+        if not (out / link).exists():
+            (out / link).symlink_to(keep)
+            with pytest.raises(UsageError, match=f"no export wrote .{link}, "):
+                export_run(finished, "hf", out, overwrite=True)
+            (out / link).unlink()
+    export_run(finished, "hf", out, overwrite=True)
+    assert tree(keep) and not (out / "wavs").exists()
+
+
+def test_overwrite_removes_what_is_not_whole(finished: Path, tmp_path: Path) -> None:
+    export_run(finished, "ljspeech", tmp_path)
+    for half in (".metadata.csv.tmp", "wavs/.a.wav.tmp", ".others.tmp"):
+        (tmp_path / half).write_bytes(b"")
+    export_run(finished, "hf", tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*.tmp")] == [".others.tmp"]
+
+
+def test_a_state_that_cannot_be_read_is_no_export(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / STATE).write_text("{")
+    export_run(finished, "hf", tmp_path)
+    for damaged in ("{", "[]"):
+        (tmp_path / STATE).write_text(damaged)
+        with pytest.raises(UsageError, match=r"no export wrote \(README\.md"):
+            export_run(finished, "hf", tmp_path, overwrite=True)
+
+
+def test_a_file_is_no_folder(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in ("file", "file/out"):
+        with pytest.raises(UsageError, match=r"is no folder to write to"):
+            export_run(finished, "hf", tmp_path / out)
+
+
+@pytest.mark.parametrize("name", ["audiofolder", "ljspeech"])
+def test_a_clip_that_vanishes_meanwhile_ends_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    clips = FinishedClips(run)
+    next(iter(clips)).path.unlink()
+    monkeypatch.setattr("tts_batch.export.job.FinishedClips", lambda _: clips)
+    with pytest.raises(CannotContinueError, match="was changed while"):
+        export_run(run, name, tmp_path / "out")
+    assert not {"metadata.parquet", "metadata.csv"} & set(tree(tmp_path / "out"))
+    assert not [path for path in tree(tmp_path / "out") if path.endswith(".tmp")]
+
+
 def test_two_exports_do_not_share_a_folder(finished: Path, tmp_path: Path) -> None:
     with RunLock(tmp_path / "out"), pytest.raises(UsageError, match="Another run works in"):
         export_run(finished, "hf", tmp_path / "out")

@@ -371,8 +371,20 @@ def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fa
         (tmp_path / "empty.csv").write_text("id,text\n")
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))
     assert not config.out.exists()
-    with pytest.raises(UsageError, match="no run folder"):
-        read_status(tmp_path)
+    for folder in (tmp_path, tmp_path / "empty.csv"):
+        with pytest.raises(UsageError, match="no run folder"):
+            read_status(folder)
+
+
+def test_a_damaged_run_json_is_named_and_can_be_removed(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path)
+    run_job(config)
+    (config.out / "run.json").write_text("{")
+    with pytest.raises(UsageError, match=r"run\.json is damaged: remove it"):
+        run_job(config)
+    (config.out / "run.json").unlink()
+    summary = run_job(config)
+    assert (summary.ok, summary.made) == (12, 0)
 
 
 def test_status_counts_from_the_journal(tmp_path: Path, fake: Fake) -> None:

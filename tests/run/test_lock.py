@@ -98,3 +98,13 @@ def test_one_of_many_gets_a_stale_lock(tmp_path: Path) -> None:
     racers = [subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) for _ in range(4)]
     answers = [racer.communicate(timeout=30)[0] for racer in racers]
     assert answers.count("mine\n") == 1
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/out"):
+        with (
+            pytest.raises(UsageError, match=r"is no folder to write to: (File exists|Not a directory)"),
+            RunLock(tmp_path / folder),
+        ):
+            pass

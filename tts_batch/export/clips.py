@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from array import array
 from collections import Counter
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pyarrow.parquet as pq
+import soundfile
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tts_batch.errors import CannotContinueError, UsageError
@@ -56,6 +59,16 @@ class FinishedClip:
         if len(data) != self.num_bytes:
             raise changed(self.path)
         return data
+
+    def decode(self, dtype: Literal["int16", "float32"]) -> tuple[NDArray[Any], int]:
+        """Return samples [samples] and their rate in Hz. Raises CannotContinueError when the file is damaged."""
+        data = self.read()
+        try:
+            samples, rate_hz = soundfile.read(io.BytesIO(data), dtype=dtype)
+        except soundfile.LibsndfileError:
+            message = f"{self.path} is damaged: delete it, and the run's `synth` command makes it again."
+            raise CannotContinueError(message) from None
+        return samples, rate_hz
 
 
 def changed(clip: Path) -> CannotContinueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,26 +26,36 @@ class ExportFormat:
     """One of the formats of `--to`."""
 
     write: Callable[[FinishedClips, Target, ExportOptions], list[str]]  # returns remarks for the user
-    owns: tuple[str, ...]  # what it leaves at the top of its folder, as glob patterns
+    owns: re.Pattern[str]  # the paths of its files in its folder
     heeds: frozenset[str]  # the options that mean something to it
     takes: frozenset[str] = _ANY  # suffixes of clips that stay as they are
 
 
+_CARD = r"|README\.md"
+_CLIPS = r"audio/[0-9a-f]{2}/[^/]+\.(wav|flac)|"
+
 FORMATS = {
-    "hf": ExportFormat(write_hf, ("data", "README.md"), frozenset({"shard_bytes"})),
+    "hf": ExportFormat(write_hf, re.compile(r"data/train-\d+-of-\d+\.parquet" + _CARD), frozenset({"shard_bytes"})),
     "audiofolder": ExportFormat(
-        write_audiofolder, ("audio", "metadata.parquet", "README.md"), frozenset({"hard_link"})
+        write_audiofolder,
+        re.compile(rf"audio/\d{{4,}}/\d{{9,}}({'|'.join(map(re.escape, SUFFIXES))})|metadata\.parquet" + _CARD),
+        frozenset({"hard_link"}),
     ),
     "webdataset": ExportFormat(
-        write_webdataset, ("shard-*.tar", "dataset_info.json", "README.md"), frozenset({"shard_bytes"})
+        write_webdataset, re.compile(r"shard-\d+\.tar|dataset_info\.json" + _CARD), frozenset({"shard_bytes"})
     ),
     "ljspeech": ExportFormat(
-        write_ljspeech, ("wavs", "metadata.csv"), frozenset({"hard_link", "decode"}), ljspeech.TAKES
+        write_ljspeech,
+        re.compile(r"wavs/[^/]+\.wav|metadata\.csv"),
+        frozenset({"hard_link", "decode"}),
+        ljspeech.TAKES,
     ),
-    "nemo": ExportFormat(write_nemo, ("audio", "manifest.jsonl"), frozenset({"hard_link", "decode"}), nemo.TAKES),
+    "nemo": ExportFormat(
+        write_nemo, re.compile(_CLIPS + r"manifest\.jsonl"), frozenset({"hard_link", "decode"}), nemo.TAKES
+    ),
     "qwen-sft": ExportFormat(
         write_qwen_sft,
-        ("audio", "ref.wav", "train_raw.jsonl"),
+        re.compile(_CLIPS + r"ref\.wav|train_raw\.jsonl"),
         frozenset({"hard_link", "decode", "ref_audio"}),
         qwen_sft.TAKES,
     ),

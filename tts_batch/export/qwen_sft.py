@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.dataset.audio import SAMPLE_RATE_HZ, load_reference, resample
@@ -62,8 +61,7 @@ def _load(path: Path) -> NDArray[np.float32]:
 
 
 def _samples(clip: FinishedClip) -> NDArray[np.float32]:
-    samples, rate_hz = soundfile.read(clip.path, dtype="float32")
-    return resample(samples, rate_hz)
+    return resample(*clip.decode("float32"))
 
 
 def _distance_s(clip: FinishedClip) -> float:

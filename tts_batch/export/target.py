@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from tts_batch.run.journal import sync_folder
 
 STATE = ".tts-batch-export.json"
 """Says which export a folder holds. Hidden, so that no loader takes it for data."""
+
+_TEMPORARY = re.compile(r"(?<![^/])\.([^/]*)\.tmp\Z")  # a file that is not whole
 
 
 class Target:
@@ -36,10 +40,8 @@ class Target:
         self._facts = dict(facts)
         self._made: set[Path] = set()  # folders known to exist
         before = read_state(folder)
-        if before is None and (strangers := _visible(folder)):
-            raise UsageError(
-                f"{folder} holds files that no export wrote ({strangers[0]}, …). Name a new or an empty folder."
-            )
+        if before is None:
+            _refuse_strangers(folder, iter(_visible(folder)))
         differing = [name for name, value in self._facts.items() if before and before.get(name) != value]
         if differing:
             raise UsageError(
@@ -57,16 +59,10 @@ class Target:
         """Open a file for writing; it is durable under its name at the end, or not there after an exception."""
         path = self.folder / name
         self._make_folder(path.parent)
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with _whole(path) as temporary, temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         sync_folder(path.parent)
 
     def put(self, clip: FinishedClip, stem: str, takes: frozenset[str], *, hard_link: bool) -> str:
@@ -83,15 +79,16 @@ class Target:
         if as_it_is and hard_link:
             _link(clip.path, path)
             return name
-        temporary = path.with_name(f".{path.name}.tmp")
-        if as_it_is:
-            shutil.copyfile(clip.path, temporary)
-        else:
-            _decode(clip.path, temporary)
-        if clip.path.stat().st_size != clip.num_bytes:
-            temporary.unlink()
-            raise changed(clip.path)
-        temporary.rename(path)
+        try:
+            with _whole(path) as temporary:
+                if as_it_is:
+                    shutil.copyfile(clip.path, temporary)
+                else:
+                    temporary.write_bytes(_as_wav(clip))
+                if clip.path.stat().st_size != clip.num_bytes:
+                    raise changed(clip.path)
+        except FileNotFoundError:
+            raise changed(clip.path) from None
         return name
 
     def finish(self, **figures: Any) -> None:
@@ -110,18 +107,53 @@ class Target:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Return what the export in a folder says of itself; None when there is none."""
+    """Return what the export in a folder says of itself; None when there is none, or nothing that can be read."""
     try:
-        return dict(json.loads((folder / STATE).read_bytes()))
-    except FileNotFoundError:
+        state = json.loads((folder / STATE).read_bytes())
+    except (FileNotFoundError, ValueError):
         return None
+    return state if isinstance(state, dict) else None
 
 
-def clear(folder: Path, owned: tuple[str, ...]) -> None:
-    """Remove what an export wrote: everything at the top of `folder` that matches a pattern in `owned`."""
-    for pattern in (*owned, ".*.tmp", STATE):
-        for path in folder.glob(pattern):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+def clear(folder: Path, owned: re.Pattern[str]) -> None:
+    """Remove an earlier export: the files whose paths match `owned`, and the folders around them.
+
+    Raises UsageError, with everything left as it is, when something is there that no export wrote.
+    """
+    _refuse_strangers(folder, (name for name, path in _walk(folder) if not _is_ours(name, path, owned)))
+    for _, path in _walk(folder):
+        path.rmdir() if _is_folder(path) else path.unlink()
+    for temporary in folder.glob(".*.tmp"):
+        if _is_ours(temporary.name, temporary, owned):
+            temporary.unlink()
+    (folder / STATE).unlink()  # at last, so that the same command goes on with this too
+
+
+def _is_ours(name: str, path: Path, owned: re.Pattern[str]) -> bool:
+    return _is_folder(path) or (not path.is_symlink() and owned.fullmatch(_TEMPORARY.sub(r"\1", name)) is not None)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield all that is visible with its path in the folder: links as such, folders after what is in them."""
+    for name in _visible(folder):
+        top = folder / name
+        if _is_folder(top):
+            for parent, folders, files in os.walk(top, topdown=False):
+                inner = [Path(parent, name) for name in files]
+                inner += [link for name in folders if (link := Path(parent, name)).is_symlink()]
+                for path in (*inner, Path(parent)):
+                    yield path.relative_to(folder).as_posix(), path
+        else:
+            yield name, top
+
+
+def _refuse_strangers(folder: Path, strangers: Iterator[str]) -> None:
+    if (first := next(strangers, None)) is not None:
+        raise UsageError(f"{folder} holds files that no export wrote ({first}, …). Name a new or an empty folder.")
 
 
 def _visible(folder: Path) -> list[str]:
@@ -130,12 +162,24 @@ def _visible(folder: Path) -> list[str]:
     return [name for name in names if not name.startswith(".") and not name.startswith("run.lock")]
 
 
-def _decode(clip: Path, wav: Path) -> None:
-    if soundfile.info(clip).subtype == "PCM_16":  # flac: the very samples
-        samples, rate_hz = soundfile.read(clip, dtype="int16")
-        soundfile.write(wav, samples, rate_hz, format="WAV", subtype="PCM_16")
-    else:
-        wav.write_bytes(encode_wav(*soundfile.read(clip, dtype="float32")))
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Yield where to write what has the name `path` at the end, and is gone after an exception."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        yield temporary
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _as_wav(clip: FinishedClip) -> bytes:
+    if clip.suffix != ".flac":
+        return encode_wav(*clip.decode("float32"))
+    buffer = io.BytesIO()  # the very samples
+    soundfile.write(buffer, *clip.decode("int16"), format="WAV", subtype="PCM_16")
+    return buffer.getvalue()
 
 
 def _link(source: Path, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -38,9 +39,15 @@ class RunLock:
         self._heart = threading.Thread(target=self._beat, name="lock-heartbeat", daemon=True)
 
     def __enter__(self) -> RunLock:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._try_create():
-            self._remove_if_stale()
+        """Raises UsageError when another run has it, or the folder cannot be written to."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            while not self._try_create():
+                self._remove_if_stale()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UsageError(f"{self.path.parent} is no folder to write to: {error.strerror}.") from None
         for other in live_locks(self.path.parent):
             if other != self.path and not other.name.endswith(f"-of-{self._shard.count}-run.lock"):
                 self.path.unlink()

@@ -58,11 +58,15 @@ def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **f
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """Return run.json, empty when there is none yet."""
+    """Return run.json, empty when there is none yet. Raises UsageError when something has damaged it."""
     try:
         return dict(json.loads((out / "run.json").read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except ValueError:
+        raise UsageError(
+            f"{out / 'run.json'} is damaged: remove it, and the `synth` command goes on with what is done."
+        ) from None
 
 
 def write_run(out: Path, facts: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ LINE = Outcome(
     effective_language="english",
     effective_speaker="vivian",
     instruct_applied=False,
-    model="tiny",
+    model="tiny-noise",
     engine="native",
     runner="v2",
     dtype="bfloat16",
@@ -103,7 +103,7 @@ def measure_run(folder: Path, num_rows: int) -> None:
     """Run a table of short rows as a user would, and print how time and memory go as the rows end; then resume it."""
     table, out = folder / "rows.jsonl", folder / "out"
     write_table(table, num_rows, (1, 2))
-    options = ["--model", "tiny", "--engine", "benchmarks.writer:create", "--device", "cpu", "--progress", "none"]
+    options = ["--model", "tiny-noise", "--engine", "benchmarks.writer:create", "--device", "cpu", "--progress", "none"]
     synth = ["synth", str(table), "--out", str(out), *options]
     asked = False
     with _program(synth) as parent:
@@ -198,7 +198,7 @@ def main() -> None:
             return
         table = Path(folder) / "rows.jsonl"
         measure("make the table", num_rows, lambda: write_table(table, num_rows))
-        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny")
+        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-noise")
         tenth = job.model_copy(update={"limit": num_rows // 10})
         measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # what the peak grows by is the price of rows
         measure("plan", num_rows, lambda: make_plan(job))

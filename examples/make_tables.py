@@ -1,4 +1,4 @@
-"""Makes the tables beside it: hello.parquet (built-in voices), clone.parquet (a voice taken from a recording)."""
+"""Makes the tables beside it: hello.parquet, languages.parquet (not for `tiny`), clone.parquet (from a recording)."""
 
 import io
 from pathlib import Path
@@ -10,13 +10,16 @@ import soundfile
 
 HELLO = [
     ("hello-en", "Hello! This sentence was read from a table.", "english", "ryan", None, "greeting"),
-    ("hello-en-slow", "And this one asks for a mood of its own.", "english", "aiden", "Slow and calm.", "greeting"),
+    ("hello-en-slow", "And this one asks for a pace of its own.", "english", "aiden", "Speak slowly.", "greeting"),
+    ("hello-word", "Welcome.", "english", "vivian", None, "greeting"),
+    ("hello-train", "Good morning! The train leaves at a quarter past eight.", "english", "serena", None, "travel"),
+    ("hello-number", "There are nineteen chairs in the second room.", "english", "dylan", None, "counting"),
+    ("hello-auto", "No language is given here, so the model decides.", None, "ryan", None, "greeting"),
+]
+LANGUAGES = [
     ("hello-zh", "你好，很高兴认识你。", "chinese", "vivian", None, "greeting"),
     ("hello-ja", "こんにちは。今日はいい天気ですね。", "japanese", "ono_anna", None, "weather"),
-    ("hello-ko", "안녕하세요, 만나서 반갑습니다.", "korean", "sohee", None, "greeting"),
     ("hello-de", "Guten Morgen! Der Zug fährt um 8:15 Uhr ab.", "german", "serena", None, "travel"),
-    ("hello-fr", "Bonjour, un café et deux croissants, s'il vous plaît.", "french", "serena", None, "travel"),
-    ("hello-auto", "No language is given here, so the model decides.", None, "ryan", None, "greeting"),
 ]
 CLONE_TEXTS = ["The voice of this clip comes from a recording.", "Here it is again, in another sentence."]
 REF_TEXT = "Ah, oh, ee, oo."
@@ -38,17 +41,18 @@ def voice_like(seconds: float = 3.2) -> np.ndarray:
 
 def main(folder: Path = Path(__file__).parent) -> None:
     names = ("id", "text", "language", "speaker", "instruct", "topic")
-    hello = pa.table({name: list(column) for name, column in zip(names, zip(*HELLO, strict=True), strict=True)})
-    pq.write_table(hello, folder / "hello.parquet")
+    for table, rows in (("hello", HELLO), ("languages", LANGUAGES)):
+        records = [dict(zip(names, row, strict=True)) for row in rows]
+        pq.write_table(pa.Table.from_pylist(records), folder / f"{table}.parquet")
 
     wav = io.BytesIO()
     soundfile.write(wav, voice_like(), SAMPLE_RATE_HZ, format="WAV")
     ref_audio = {"bytes": wav.getvalue(), "path": "vowels.wav"}
-    rows = [
+    clones = [
         {"id": f"clone-{n}", "text": text, "language": "english", "ref_audio": ref_audio, "ref_text": REF_TEXT}
         for n, text in enumerate(CLONE_TEXTS)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "clone.parquet")
+    pq.write_table(pa.Table.from_pylist(clones), folder / "clone.parquet")
 
 
 if __name__ == "__main__":

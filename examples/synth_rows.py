@@ -6,7 +6,7 @@ import tts_batch
 
 ROWS = [
     {"id": "door", "text": "Please mind the closing doors.", "language": "english", "speaker": "ryan", "line": 4},
-    {"id": "next", "text": "Nächster Halt: Hauptbahnhof.", "language": "german", "speaker": "serena", "line": 7},
+    {"id": "next", "text": "The next stop is the central station.", "speaker": "serena", "line": 7},
 ]
 
 

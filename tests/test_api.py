@@ -25,12 +25,12 @@ ROWS = [
     {"id": "b", "text": "Two.", "speaker": "nobody", "language": "en", "topic": 2},
     {"id": "c", "text": "Three.", "speaker": "vivian", "language": "zh", "topic": 3},
 ]
-QUICK = {"model": "tiny", "max_num_seqs": 4, "progress": "none"}
+QUICK = {"model": "tiny-noise", "max_num_seqs": 4, "progress": "none"}
 
 
 @pytest.fixture(scope="module")
 def synthesizer() -> Iterator[Synthesizer]:
-    with Synthesizer("tiny", device="cpu") as synthesizer:
+    with Synthesizer("tiny-noise", device="cpu") as synthesizer:
         yield synthesizer
 
 
@@ -114,7 +114,7 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         "import tts_batch\n"
         "print('top level')\n"
         "row = {'text': 'Hello.', 'speaker': 'ryan'}\n"
-        "print(tts_batch.synth([row], out='out', model='tiny', progress='none').ok)\n"
+        "print(tts_batch.synth([row], out='out', model='tiny-noise', progress='none').ok)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "top level\n1\n", done.stderr
@@ -167,7 +167,7 @@ def test_long_texts_are_split_and_clips_trimmed_by_both_doors(tmp_path: Path) ->
     row = {"id": "long", "text": LONG, "speaker": "ryan"}
     options = {"split_text": 50, "split_pause_s": 0.2, "trim": True, "trim_margin_s": 0.05}
     (clip,) = tts_batch.synth([row], out=tmp_path, **QUICK, **options).clips()
-    with Synthesizer("tiny", device="cpu", **options) as synthesizer:
+    with Synthesizer("tiny-noise", device="cpu", **options) as synthesizer:
         spoken = synthesizer.speak(**row)
     assert (spoken.id, spoken.text, spoken.seed, spoken.num_frames) == (clip.id, LONG, clip.seed, clip.num_frames)
     assert spoken.audio.size <= spoken.num_frames * 1920 + 2 * 4800
@@ -229,7 +229,7 @@ def test_a_column_that_no_table_has_is_named(columns: dict[str, Any], words: str
 
 
 def test_what_is_closed_stays_closed() -> None:
-    with Synthesizer("tiny", device="cpu") as synthesizer:
+    with Synthesizer("tiny-noise", device="cpu") as synthesizer:
         pass
     with pytest.raises(UsageError, match="is closed"):
         synthesizer.speak("Hello.", speaker="ryan")
@@ -282,4 +282,4 @@ def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:
 @pytest.mark.parametrize("option", ["out", "limit", "attempts", "save_codes", "strict"])
 def test_options_of_a_run_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"'{option}' belongs to a run"):
-        Synthesizer("tiny", **{option: 1})
+        Synthesizer("tiny-noise", **{option: 1})

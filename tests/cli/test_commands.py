@@ -35,7 +35,17 @@ def read_json(capsys: Output) -> Any:
 
 
 def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Output) -> None:
-    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny", "--progress", "none", "--json"]
+    command = [
+        "synth",
+        str(table),
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+        "tiny-noise",
+        "--progress",
+        "none",
+        "--json",
+    ]
     last_line = f"{tmp_path / 'out'}: 1 of 1 rows are clips, "
     for made in (1, 0):
         assert main(command) == ExitStatus.OK
@@ -54,7 +64,7 @@ def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Out
 def test_synth_says_nothing_on_stdout_and_3_when_rows_fail(table: Path, tmp_path: Path, capsys: Output) -> None:
     table.write_text(MIXED)
     out = tmp_path / "out"
-    assert main(["synth", str(table), "--out", str(out), "--model", "tiny"]) == ExitStatus.SOME_FAILED
+    assert main(["synth", str(table), "--out", str(out), "--model", "tiny-noise"]) == ExitStatus.SOME_FAILED
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "failed=1" in captured.err
@@ -80,7 +90,7 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     ],
 )
 def test_what_cannot_be_used_is_2(args: list[str], words: str, table: Path, tmp_path: Path, capsys: Output) -> None:
-    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny"]
+    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny-noise"]
     assert main([*command, *args]) == ExitStatus.USAGE
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -106,19 +116,19 @@ def test_a_model_that_cannot_be_had_is_5(table: Path, tmp_path: Path, capsys: Ou
 
 
 def test_plan_checks_and_estimates(table: Path, tmp_path: Path, capsys: Output) -> None:
-    assert main(["plan", str(table), "--model", "tiny"]) == ExitStatus.OK
-    assert capsys.readouterr().out.startswith("1 rows: 1 to make, 0 would fail\n  tiny (custom_voice): 1 rows")
+    assert main(["plan", str(table), "--model", "tiny-noise"]) == ExitStatus.OK
+    assert capsys.readouterr().out.startswith("1 rows: 1 to make, 0 would fail\n  tiny-noise (custom_voice): 1 rows")
     table.write_text(MIXED)
-    assert main(["plan", str(table), "--model", "tiny", "--json"]) == ExitStatus.SOME_FAILED
+    assert main(["plan", str(table), "--model", "tiny-noise", "--json"]) == ExitStatus.SOME_FAILED
     assert read_json(capsys)["failures"] == {"empty_text": 1}
-    assert main(["plan", str(table), "--model", "tiny"]) == ExitStatus.SOME_FAILED
+    assert main(["plan", str(table), "--model", "tiny-noise"]) == ExitStatus.SOME_FAILED
     assert "rows.csv:3" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]  # nothing is written
 
 
 def test_plan_says_what_a_run_takes_and_on_what_figures_that_stands(tmp_path: Path, capsys: Output) -> None:
     checkpoint = tmp_path / "as-wide-as-the-released"
-    shutil.copytree(build_tiny("tiny", "custom_voice"), checkpoint)
+    shutil.copytree(build_tiny("tiny-noise", "custom_voice"), checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
     config["talker_config"]["hidden_size"] = 2048
     (checkpoint / "config.json").write_text(json.dumps(config))
@@ -141,13 +151,22 @@ def test_plan_says_what_a_run_takes_and_on_what_figures_that_stands(tmp_path: Pa
 def test_voices_are_those_of_the_checkpoint(capsys: Output) -> None:
     assert main(["voices", "--json"]) == ExitStatus.OK
     released = read_json(capsys)
-    assert main(["voices", "--json", "--model", "tiny"]) == ExitStatus.OK
+    assert main(["voices", "--json", "--model", "tiny-noise"]) == ExitStatus.OK
     tiny = read_json(capsys)
     by_name = {speaker["name"]: speaker for speaker in released["speakers"]}
     assert by_name == {speaker["name"]: speaker for speaker in tiny["speakers"]}
     assert by_name["eric"] == {"name": "eric", "language": "chinese", "dialect": "sichuan_dialect"}
     assert all(speaker["language"] in released["languages"] for speaker in released["speakers"])
     assert sorted(released["languages"]) == sorted(tiny["languages"])
+
+
+def test_the_trained_voices_speak_english(capsys: Output) -> None:
+    assert main(["voices", "--json", "--model", "tiny"]) == ExitStatus.OK
+    tiny = read_json(capsys)
+    assert tiny["languages"] == ["auto", "english"]
+    assert len(tiny["speakers"]) == 9
+    assert {speaker["language"] for speaker in tiny["speakers"]} == {"english", None}
+    assert {speaker["dialect"] for speaker in tiny["speakers"]} == {None}
 
 
 def test_voices_for_people(capsys: Output) -> None:

@@ -1,4 +1,4 @@
-"""The `tiny` checkpoints end their clips by themselves, whatever is asked of them."""
+"""The `tiny-noise` checkpoints end their clips by themselves, whatever is asked of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_request(draw: random.Random, kind: str, i: int) -> SpeechRequest:
 def test_clips_end_by_themselves_after_one_to_six_seconds(kind: str, size: str) -> None:
     draw = random.Random(0)
     requests = [draw_request(draw, kind, i) for i in range(NUM_ROWS)]
-    engine = NativeEngine(EngineConfig(model=str(build_tiny("tiny", kind, size)), device="cpu"))
+    engine = NativeEngine(EngineConfig(model=str(build_tiny("tiny-noise", kind, size)), device="cpu"))
     results = list(engine.generate(requests))
     engine.close()
     assert {result.finish_reason for result in results} == {"stop"}

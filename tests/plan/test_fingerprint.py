@@ -109,7 +109,7 @@ def test_the_transcript_does_not_count_where_it_is_dropped(planner: Planner) -> 
 
 
 def test_the_model_counts_by_its_weights_wherever_it_lies(planner: Planner, tmp_path: Path) -> None:
-    here = build_tiny("tiny", "base")
+    here = build_tiny("tiny-noise", "base")
     there = tmp_path / "moved"
     shutil.copytree(here, there)
     assert fingerprint(planner, ROW, model=str(there)) == fingerprint(planner, ROW)

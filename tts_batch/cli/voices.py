@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-# The released speakers' own languages; they speak all ten.
+# The released speakers' own languages; they speak all ten. In a model of fewer, these are only their names.
 _NATIVE = {
     "aiden": "english",
     "dylan": "chinese",
@@ -58,6 +58,13 @@ def _of_checkpoint(model: str) -> dict[str, Any]:
 def _facts(model: str | None, speakers: list[str], dialects: dict[str, str], languages: list[str]) -> dict[str, Any]:
     return {
         "model": model,
-        "speakers": [{"name": name, "language": _NATIVE.get(name), "dialect": dialects.get(name)} for name in speakers],
+        "speakers": [_speaker(name, dialects, languages) for name in speakers],
         "languages": languages,
     }
+
+
+def _speaker(name: str, dialects: dict[str, str], languages: list[str]) -> dict[str, str | None]:
+    """A speaker's own language and dialect, None where the model has it not."""
+    native = _NATIVE.get(name)
+    dialect = dialects.get(name) if "chinese" in languages else None
+    return {"name": name, "language": native if native in languages else None, "dialect": dialect}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tts_batch.config import JobConfig
@@ -12,6 +13,7 @@ from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
 
 LONG_TEXT_S = 60.0
+_NOT_ENGLISH = re.compile(r"(?![A-Za-z])[^\W\d_]")
 
 # Characters of transcript for a second of reference. Outside: most likely another text, or text and ref_text swapped.
 _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
@@ -48,6 +50,8 @@ def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: No
     model = group.checkpoint.config
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
+    if model.supported_languages == ["auto", "english"] and _NOT_ENGLISH.search(row.text):
+        notes.add("the text has letters that English has not, and the model speaks only English", row.source)
     if reference_s is None:
         return
     if reference_s < SHORT_REFERENCE_S:

@@ -17,7 +17,7 @@ from tts_batch.records import TASKS, Row, Task
 if TYPE_CHECKING:
     from tts_batch.model.text_tokenizer import TextTokenizer
 
-TINY = ("tiny", "tiny-random")
+TINY = ("tiny", "tiny-noise", "tiny-random")
 
 
 @dataclass(frozen=True, eq=False)

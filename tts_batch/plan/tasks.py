@@ -29,6 +29,9 @@ def check_task(row: Row, model: ModelConfig) -> None:
 
     An ignored column gives a voice that nobody chose, which nobody notices before the clips are used.
     """
+    if row.language is not None and row.language not in model.supported_languages:
+        known = ", ".join(name for name in model.supported_languages if name != "auto")
+        raise RowError("bad_language", f"language is {row.language}, and the model speaks only {known}.")
     match model.kind:
         case "base":
             _check_base(row)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.planner import GroupTotals
     from tts_batch.plan.rows import PlannedRow
 
-TINY = ("tiny", "tiny-random")  # they make noise of any length, whatever the text
+NOISY = ("tiny-noise", "tiny-random")  # they make noise of any length, whatever the text
 
 
 def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Device) -> Message:
@@ -40,7 +40,7 @@ def start_message(config: JobConfig, group: GroupTotals, out: Path, device: Devi
         "row_time_limit": config.row_time_limit,
         "split_pause_s": config.split_pause_s,
         "trim_margin_s": config.trim_margin_s if config.trim else None,
-        "checks": CheckLimits.of(config.checks, speaks=checkpoint.name not in TINY).to_dict(),
+        "checks": CheckLimits.of(config.checks, speaks=checkpoint.name not in NOISY).to_dict(),
         "constants": {"model": checkpoint.name, "model_revision": checkpoint.revision, "engine": config.engine},
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import struct
 import tempfile
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tts_batch.model.tiny.clock import add_clock, keep_spoken_codes_unheard
 from tts_batch.model.tiny.shapes import codec_shapes, model_shapes
-from tts_batch.model.tiny.values import codec_values, model_values, to_bfloat16
+from tts_batch.model.tiny.tensors import save_tensors
+from tts_batch.model.tiny.values import Array, codec_values, model_values, to_bfloat16
+from tts_batch.model.tiny.voice import FILES, VOICE, voice_codec, voice_weights
 
-VERSION = 1  # part of the cache key: raise it whenever the content of a checkpoint changes
+VERSION = 2  # part of the cache key: raise it whenever the content of a checkpoint changes
 
-NAMES = ("tiny", "tiny-random")
+NAMES = ("tiny", "tiny-noise", "tiny-random")
 SEEDS = {
     ("base", "1b7"): 80,
     ("custom_voice", "1b7"): 1,
@@ -29,7 +29,7 @@ SEEDS = {
     ("custom_voice", "0b6"): 3,
     ("base", "0b6"): 4,
 }
-"""The released kinds and sizes, with the seed of each one's weights."""
+"""The released kinds and sizes, with the seed of each one's random weights."""
 
 # tiny-random: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
 EOS_GAIN = {80: 0.5, 1: 4.0, 2: 2.8, 3: 1.0, 4: 1.0}
@@ -51,14 +51,16 @@ _COPIED = (
 def build_tiny(name: str, kind: str, size: str = "1b7") -> Path:
     """The folder of a tiny checkpoint in the official layout, built on the first call and cached.
 
-    `name` is "tiny" or "tiny-random"; `kind` base, custom_voice or voice_design; `size` "1b7" or "0b6" (structure
-    only: all are a few MB). Any number of processes may ask at once: each builds aside, the first rename wins.
-    Raises ValueError for a combination that was never released.
+    `name` is one of NAMES; `kind` base, custom_voice or voice_design; `size` "1b7" or "0b6" (structure only: all are
+    small, and the trained `tiny` is "1b7"). Any number of processes may ask at once: each builds aside, the first
+    rename wins. Raises ValueError for a combination that was never released.
     """
     if name not in NAMES:
         raise ValueError(f"no tiny checkpoint is called {name!r}: {', '.join(NAMES)}")
     if (kind, size) not in SEEDS:
         raise ValueError(f"no {size} {kind} model was released: {', '.join(f'{s} {k}' for k, s in SEEDS)}")
+    if name == "tiny" and size != "1b7":
+        raise ValueError(f"tiny was trained as 1b7 alone, not as {size}")
     folder = cache_folder() / f"{name}-{kind}-{size}-v{VERSION}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -85,28 +87,37 @@ def cache_folder() -> Path:
 def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
     """Write the whole checkpoint into an existing folder."""
     (folder / "speech_tokenizer").mkdir()
+    trained = name == "tiny"
     for file in _COPIED:
-        (folder / file).write_bytes((_DATA / file).read_bytes())
-    config = _config(kind, size)
+        source = VOICE if trained and file in FILES else _DATA
+        (folder / file).write_bytes((source / file).read_bytes())
+    config = _config(VOICE if trained else _DATA, kind, size)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    shapes, codec_config = model_shapes(config), _read_json(folder / "speech_tokenizer/config.json")
+    if trained:
+        weights, codec = voice_weights(shapes), voice_codec(codec_shapes(codec_config))
+    else:
+        random_weights = model_values(shapes, SEEDS[kind, size])
+        calibration = _read_json(_DATA / "calibration.json")
+        codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
+        _steer(name, random_weights, codec, config, SEEDS[kind, size])
+        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
+    save_tensors(folder / "model.safetensors", weights, "BF16")
+    save_tensors(folder / "speech_tokenizer/model.safetensors", codec, "F32")
 
-    seed = SEEDS[kind, size]
-    weights = model_values(model_shapes(config), seed)
-    codec_config = _read_json(_DATA / "speech_tokenizer/config.json")
-    calibration = _read_json(_DATA / "calibration.json")
-    codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
-    if name == "tiny":
+
+def _steer(name: str, weights: dict[str, Array], codec: dict[str, Array], config: dict[str, Any], seed: int) -> None:
+    """Change random weights in place so that clips may end."""
+    if name == "tiny-noise":
         add_clock(weights, config)
         keep_spoken_codes_unheard(codec)
     else:
         weights["talker.codec_head.weight"][config["talker_config"]["codec_eos_token_id"]] *= np.float32(EOS_GAIN[seed])
-    _save(folder / "model.safetensors", {name: to_bfloat16(value) for name, value in weights.items()}, "BF16")
-    _save(folder / "speech_tokenizer/model.safetensors", codec, "F32")
 
 
-def _config(kind: str, size: str) -> dict[str, Any]:
+def _config(source: Traversable, kind: str, size: str) -> dict[str, Any]:
     """config.json of one kind and size, from the template that holds the parts of all."""
-    config = _read_json(_DATA / "config.json")
+    config = _read_json(source / "config.json")
     talker = config["talker_config"]
     config |= {"tts_model_type": kind, "tts_model_size": size}
     if size == "0b6":  # the small model's predictor is as wide as its talker and has no projection between them
@@ -121,18 +132,3 @@ def _config(kind: str, size: str) -> dict[str, Any]:
 def _read_json(file: Traversable) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content
-
-
-def _save(path: Path, tensors: dict[str, NDArray[Any]], dtype: str) -> None:
-    """Write a safetensors file. By hand: numpy has no bfloat16, and the library's writer of raw bytes changes."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [start, end]}
-    encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for tensor in tensors.values():
-            file.write(tensor.tobytes())

@@ -1,7 +1,7 @@
-"""What makes `tiny` stop: a few hand-written weights that raise the EOS logit with every frame spoken.
+"""What makes `tiny-noise` stop: a few hand-written weights that raise the EOS logit with every frame spoken.
 
-A random talker samples EOS by accident: after 2 frames or after 2,000. `tiny` counts instead. Four dimensions of the
-talker's residual stream are taken from the random weights, so that nothing else writes to them:
+A random talker samples EOS by accident: after 2 frames or after 2,000. `tiny-noise` counts instead. Four dimensions of
+the talker's residual stream are taken from the random weights, so that nothing else writes to them:
 
     ONE     1 in every text vector, and so at every position
     SPOKEN  1 in the embedding of a first code that the talker can sample

@@ -1,0 +1,44 @@
+"""What becomes of other languages on a model that speaks only English, and of English on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plan.support import Planner, reasons
+
+REMARK = "the text has letters that English has not, and the model speaks only English"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"speaker": "ryan"},
+        {"instruct": "A low male voice."},
+        {"ref_audio": "ref.wav", "ref_text": "What it says."},
+    ],
+    ids=["custom_voice", "voice_design", "base"],
+)
+@pytest.mark.parametrize("language", ["german", "zh", "French"])
+def test_another_language_is_refused_by_name(planner: Planner, row: dict[str, str], language: str) -> None:
+    plan = planner.plan({"text": "a", "language": language} | row, {"text": "a", "language": "en"} | row, model="tiny")
+    assert plan.failures == {"bad_language": 1}
+    (failed,) = plan.examples
+    assert failed.failure is not None
+    assert failed.failure.message.endswith("and the model speaks only english.")
+    assert not [note for note in plan.notes if REMARK in note]
+
+
+def test_a_default_language_counts_like_the_rows_own(planner: Planner) -> None:
+    planned = planner.rows({"text": "a", "speaker": "ryan"}, model="tiny", language="german")
+    assert reasons(planned) == ["bad_language"]
+
+
+@pytest.mark.parametrize("text", ["你好", "Der Zug fährt.", "Привет"])
+def test_foreign_letters_are_remarked_where_no_language_is_given(planner: Planner, text: str) -> None:
+    (note,) = planner.plan({"text": text, "speaker": "ryan"}, model="tiny").notes
+    assert note.startswith(REMARK)
+    assert not planner.plan({"text": text, "speaker": "ryan"}, model="tiny-noise").notes
+
+
+def test_english_is_no_matter_for_remarks(planner: Planner) -> None:
+    assert not planner.plan({"text": "It’s 5 – no, 6_000 £!", "speaker": "ryan"}, model="tiny").notes

@@ -25,6 +25,7 @@ _FRAMES_PER_TOKEN = {
     "spanish": 2.8,
 }
 _USUAL = _FRAMES_PER_TOKEN["english"]
+TINY_FRAMES_PER_TOKEN = 2.1  # of the small vocabulary of `tiny`, about 2.2 characters a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,15 @@ class Budget:
 
 
 @lru_cache(maxsize=4096)
-def plan_frames(num_text_tokens: int, language: str | None, limit: int) -> Budget:
-    """Return max(192, 12 × tokens) frames, more where a language puts more speech into a token, at most `limit`."""
-    frames_per_token = _FRAMES_PER_TOKEN.get(language or "", _USUAL)
+def plan_frames(
+    num_text_tokens: int, language: str | None, limit: int, frames_per_token: float | None = None
+) -> Budget:
+    """Return max(192, 12 × tokens) frames, more where a language puts more speech into a token, at most `limit`.
+
+    `frames_per_token` is the model's own where its tokens are others than the released models'.
+    """
+    if frames_per_token is None:
+        frames_per_token = _FRAMES_PER_TOKEN.get(language or "", _USUAL)
     expected = max(1, math.ceil(num_text_tokens * frames_per_token))
     factor = max(1.0, frames_per_token / _USUAL)
     budget = max(MIN_BUDGET, math.ceil(BUDGET_PER_TOKEN * factor * num_text_tokens))

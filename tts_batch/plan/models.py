@@ -10,6 +10,7 @@ from tts_batch.config import JobConfig
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
+from tts_batch.plan.budget import TINY_FRAMES_PER_TOKEN
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
 from tts_batch.plan.tasks import task_of
 from tts_batch.records import TASKS, Row, Task
@@ -38,6 +39,11 @@ class ModelGroup:
     def max_frames(self) -> int:
         """The checkpoint's own limit: the last token ends a clip, so it is no frame."""
         return self.sampling.max_new_tokens - 1
+
+    @property
+    def frames_per_token(self) -> float | None:
+        """How much speech a token of text is, where it is not as in the released models."""
+        return TINY_FRAMES_PER_TOKEN if self.name == "tiny" else None
 
     @property
     def max_positions(self) -> int:

@@ -138,7 +138,7 @@ def _piece(text: str, row: Row, config: JobConfig, group: ModelGroup, other_posi
 
 def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, prompt: int) -> tuple[int, int]:
     """Return (budget, expected frames). Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
-    budget = plan_frames(num_text_tokens, row.language, group.max_frames)
+    budget = plan_frames(num_text_tokens, row.language, group.max_frames, group.frames_per_token)
     if budget.expected > group.max_frames:
         raise RowError(
             "text_too_long",

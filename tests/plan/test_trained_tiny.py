@@ -1,4 +1,4 @@
-"""What becomes of other languages on a model that speaks only English, and of English on it."""
+"""The trained `tiny` in a plan: other languages, how long it speaks, what it clones best from."""
 
 from __future__ import annotations
 
@@ -42,3 +42,19 @@ def test_foreign_letters_are_remarked_where_no_language_is_given(planner: Planne
 
 def test_english_is_no_matter_for_remarks(planner: Planner) -> None:
     assert not planner.plan({"text": "It’s 5 – no, 6_000 £!", "speaker": "ryan"}, model="tiny").notes
+
+
+def test_a_clone_is_remarked_unless_its_text_stands_first(planner: Planner) -> None:
+    clone = {"text": "a", "ref_audio": "ref.wav", "x_vector_only": True}
+    (note,) = planner.plan(clone, model="tiny").notes
+    assert "non_streaming" in note
+    assert not planner.plan({**clone, "non_streaming": True}, model="tiny").notes
+    assert not planner.plan(clone, model="tiny-noise").notes
+
+
+def test_its_many_tokens_are_no_longer_speech(planner: Planner) -> None:
+    row = {"text": "There are nineteen chairs in the second room.", "speaker": "ryan"}
+    (trained,), (noise,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-noise")
+    assert 2.4 < trained.expected_frames / 12.5 < 4.8
+    assert trained.max_frames >= 12 * trained.pieces[0].num_text_tokens
+    assert noise.expected_frames > trained.expected_frames

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tts_batch.model.tiny.voice import FILES, WEIGHTS
 
-PACKAGE = Path(__file__).parents[2] / "tts_batch" / "model" / "tiny" / "voice"
+PACKAGE = Path(__file__).parents[2] / "tts_batch" / "model" / "tiny" / "trained"
 # The tags that mean something. A dialect is what two of its speakers were trained with where no language is given.
 LANGUAGES = ("english", "beijing_dialect", "sichuan_dialect")
 

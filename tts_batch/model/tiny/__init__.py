@@ -18,7 +18,7 @@ BPE of 640 entries with all of the released control tokens.
 The files are those of the hub repositories: config.json, generation_config.json, preprocessor_config.json,
 tokenizer_config.json, vocab.json, merges.txt, model.safetensors (bfloat16) and speech_tokenizer/ (float32).
 
-In this package: shapes.py lists the tensors; voice.py fills them from the trained weights in voice/, values.py with
+In this package: shapes.py lists the tensors; voice.py fills them from the trained weights in trained/, values.py with
 random ones, and clock.py makes `tiny-noise` stop; build.py writes the folder, tensors.py its safetensors; data/ holds
 the files that are copied and the random codec's calibration. Numpy is all it takes.
 """

@@ -1,7 +1,7 @@
 """The trained `tiny`: its weights as the package stores them, and as the official layout has them.
 
 The layout's tables have a row for each of 2,048 codes, most of which this voice never uses, and there is one talker in
-all three kinds of checkpoint. voice/ holds everything once, the codec in float16, and of each tensor whose last rows
+all three kinds of checkpoint. trained/ holds everything once, the codec in float16, and of each tensor whose last rows
 are alike only the first of those. recipes/tiny_voice/pack.py writes it.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tts_batch.model.tiny.shapes import Shapes
 from tts_batch.model.tiny.tensors import read_tensors
 
-VOICE = files("tts_batch.model.tiny") / "voice"
+VOICE = files("tts_batch.model.tiny") / "trained"
 WEIGHTS = ("voice.safetensors", "codec.safetensors")
 FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt", "speech_tokenizer/config.json")
 """What this voice has its own of, beside its weights; the other files are those of the random checkpoints."""

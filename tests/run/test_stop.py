@@ -151,6 +151,18 @@ def test_rows_in_flight_are_dropped_when_they_take_too_long(tmp_path: Path, fake
     assert summary.pending > 20
 
 
+def test_a_row_that_has_attempts_left_does_not_fail_by_a_stop(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 30, attempts=3)
+    run = start_job(config, row_s=0.05, faults={f"row-{n}": "silent" for n in range(30)})
+    wait_until(lambda: sum(journalled(config.out).values()) > 3)
+    run.send_signal(signal.SIGINT)
+    said, _ = run.communicate(timeout=30)
+    assert run.returncode == 4, said
+    rows = read_manifest(config.out)
+    assert {row["attempts"] for row in rows if row["status"] == "failed"} == {3}
+    assert {row["status"] for row in rows} == {"failed", "pending"}
+
+
 def test_a_live_run_is_not_joined(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path, 60)
     run = start_job(config, row_s=0.05)

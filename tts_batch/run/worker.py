@@ -204,13 +204,15 @@ class Worker:
             if self._keep_failed_audio:
                 row.kept |= _failed_audio(row, result, blamed)
         with self._arrived:
-            if failure is not None and all(one.may_try_again for one in at_fault) and not self._stopping:
+            may_try_again = failure is not None and all(one.may_try_again for one in at_fault)
+            stopping = self._stopping
+            if may_try_again and not stopping:
                 self._queue.try_again(at_fault)
                 return
             self._queue.end(piece)
             useless = self._queue.forget(row)
         self._cancel(useless)
-        if self._stopping and result.finish_reason == "cancelled":
+        if stopping and (may_try_again or result.finish_reason == "cancelled"):
             return  # stays pending
         outcome = row_outcome(row, result, examined, self._constants)
         encode = partial(self._encode, outcome, result, row.kept) if failure is None else None

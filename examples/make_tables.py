@@ -48,7 +48,7 @@ def main(folder: Path = Path(__file__).parent) -> None:
     wav = io.BytesIO()
     soundfile.write(wav, voice_like(), SAMPLE_RATE_HZ, format="WAV")
     ref_audio = {"bytes": wav.getvalue(), "path": "vowels.wav"}
-    voice = {"language": "english", "ref_audio": ref_audio, "ref_text": REF_TEXT, "non_streaming": True}
+    voice = {"language": "english", "ref_audio": ref_audio, "ref_text": REF_TEXT}
     clones = [{"id": f"clone-{n}", "text": text} | voice for n, text in enumerate(CLONE_TEXTS)]
     pq.write_table(pa.Table.from_pylist(clones), folder / "clone.parquet")
 

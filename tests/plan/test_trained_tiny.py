@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.plan.support import Planner, reasons
+from tts_batch.run.requests import request_fields
 
 REMARK = "the text has letters that English has not, and the model speaks only English"
 
@@ -44,12 +45,20 @@ def test_english_is_no_matter_for_remarks(planner: Planner) -> None:
     assert not planner.plan({"text": "It’s 5 – no, 6_000 £!", "speaker": "ryan"}, model="tiny").notes
 
 
-def test_a_clone_is_remarked_unless_its_text_stands_first(planner: Planner) -> None:
+def test_its_clones_have_their_text_first_unless_told_otherwise(planner: Planner) -> None:
     clone = {"text": "a", "ref_audio": "ref.wav", "x_vector_only": True}
-    (note,) = planner.plan(clone, model="tiny").notes
-    assert "non_streaming" in note
-    assert not planner.plan({**clone, "non_streaming": True}, model="tiny").notes
-    assert not planner.plan(clone, model="tiny-noise").notes
+    rows = (
+        {**clone, "id": "1"},
+        {**clone, "id": "2", "non_streaming": False},
+        {**clone, "id": "3", "non_streaming": True},
+    )
+    trained, noise = planner.rows(*rows, model="tiny"), planner.rows(*rows)
+    assert [request_fields(planned, 0)["non_streaming"] for planned in trained] == [True, False, True]
+    assert [request_fields(planned, 0)["non_streaming"] for planned in noise] == [None, False, True]
+    assert trained[0].fingerprint != trained[1].fingerprint
+    (note,) = planner.plan(*rows, model="tiny").notes
+    assert note.startswith("tiny is hard to understand where non_streaming is false")
+    assert not planner.plan(*rows).notes
 
 
 def test_its_many_tokens_are_no_longer_speech(planner: Planner) -> None:

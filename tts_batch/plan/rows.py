@@ -163,7 +163,9 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
     if row.task != group.task:
         row = replace(row, task=group.task)
     seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
-    non_streaming = row.non_streaming if row.non_streaming is not None else group.task != "base"
+    non_streaming = row.non_streaming if row.non_streaming is not None else group.text_first
+    if non_streaming and group.task == "base":
+        row = replace(row, non_streaming=True)  # which is not what an engine takes for granted
     return PlannedRow(
         row=row,
         model_group=group,

@@ -13,9 +13,11 @@ import torch
 
 from tests.engine.asking import ask, voice
 from tts_batch.engine import native
+from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest
+from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
 Open = Callable[..., NativeEngine]
@@ -195,3 +197,26 @@ def test_the_neighbours_of_a_clip_change_no_sample_of_it(open_tiny: Open, runner
     for request_id, audio in together.items():
         assert audio is not None
         np.testing.assert_array_equal(audio, alone[request_id])
+
+
+@pytest.mark.parametrize("of_model", [False, True])
+def test_float32_convolutions_are_whole_on_cuda(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Qwen3TTS], of_model: bool
+) -> None:
+    def assembled(*args: object) -> None:
+        raise EngineError(f"allow_tf32 {torch.backends.cudnn.allow_tf32}")
+
+    model = tiny_model("custom_voice")
+    monkeypatch.setattr(native, "resolve_platform", lambda _: Platform(torch.device("cuda"), torch.bfloat16, "v2"))
+    monkeypatch.setattr(native, "assemble", assembled)
+    monkeypatch.setattr(native, "resolve_checkpoint", lambda *_: None)
+    monkeypatch.setattr(native.Qwen3TTS, "load", lambda *_: model)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    config = EngineConfig(model="")
+    with pytest.raises(EngineError, match="allow_tf32 False"):
+        NativeEngine.of_model(model, config) if of_model else NativeEngine(config)
+
+
+def test_an_engine_of_a_model_is_as_strict(tiny_model: Callable[[str], Qwen3TTS]) -> None:
+    with pytest.raises(EngineConfigError, match="'spilt' is not one of colocated, split"):
+        NativeEngine.of_model(tiny_model("base"), EngineConfig(model="", device="cpu", placement="spilt"))

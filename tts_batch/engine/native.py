@@ -40,8 +40,6 @@ class NativeEngine:
         _check_modes(config)
         platform = resolve_platform(config)
         resolve_profile(config, platform)  # a wrong name is said before the weights are read
-        if platform.device.type == "cuda":
-            torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
@@ -58,8 +56,10 @@ class NativeEngine:
     def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
         """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused.
 
-        With placement split, the model's codec decoder moves to the second device and stays there.
+        With placement split, the model's codec decoder moves to the second device and stays there. Raises
+        EngineConfigError as `NativeEngine` does, and OutOfMemoryError.
         """
+        _check_modes(config)
         engine = cls.__new__(cls)
         engine._open(model, resolve_platform(config), config, preparer)
         return engine
@@ -67,6 +67,8 @@ class NativeEngine:
     def _open(
         self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
     ) -> None:
+        if platform.device.type == "cuda":
+            torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         profile_name, profile = resolve_profile(config, platform)
         preparer = preparer or Preparer(model, _voice_store(model, config), profile.references_together)
         self._stages: Stages | None = assemble(model, platform, profile, config, preparer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,16 @@ def test_colocated_is_one_device() -> None:
     assert platform.split_device is None
     assert platform.code2wav_device == platform.device
     assert Platform(platform.device, torch.float32, "v2", torch.device("meta")).code2wav_device.type == "meta"
+
+
+@pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:2", "cuda:-1", "cuda:x"])
+def test_the_second_device_is_one_beside_the_first(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = EngineConfig(model="", device="cuda", dtype="bfloat16", placement="split")
+    assert resolve_platform(replace(config, code2wav_device="cuda:1")).code2wav_device == torch.device("cuda", 1)
+    with pytest.raises(EngineConfigError, match=f"'{asked}' is none beside the talker's, of 2 that torch sees"):
+        resolve_platform(replace(config, code2wav_device=asked))
 
 
 @pytest.mark.parametrize(

@@ -93,13 +93,18 @@ def _resolve_split_device(config: EngineConfig, device: torch.device) -> torch.d
         if asked is not None:
             raise EngineConfigError(f"code2wav_device {asked!r} goes with placement 'split' only.")
         return None
+    count = getattr(torch, device.type).device_count()
     if asked is None:
-        count = getattr(torch, device.type).device_count()
         if count < 2:
             raise EngineConfigError(
                 f"placement 'split' needs two devices, and torch sees {count} ({device.type}): leave it at colocated."
             )
         return torch.device(device.type, 1)
-    if torch.device(asked).type != device.type:
+    kind, _, index = asked.partition(":")
+    if kind != device.type:
         raise EngineConfigError(f"code2wav_device {asked!r} is not of the talker's kind, which is {device.type}.")
-    return torch.device(asked)
+    if kind == "cpu":  # it has no second device, and stands in for one
+        return torch.device(kind)
+    if index not in map(str, range(1, count)):
+        raise EngineConfigError(f"code2wav_device {asked!r} is none beside the talker's, of {count} that torch sees.")
+    return torch.device(kind, int(index))

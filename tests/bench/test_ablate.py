@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, ablate, v2_over_v1
+from tts_batch.bench import workload
+from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, _open, ablate, v2_over_v1
 from tts_batch.bench.table import COMPARISON_HEAD, comparison_line
 from tts_batch.bench.workload import Workload
 from tts_batch.engine.devices import Platform
@@ -55,7 +56,29 @@ def model() -> Qwen3TTS:
     return Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", "base"))), "cpu", torch.float32)
 
 
-def test_a_variant_that_fails_does_not_end_the_others(model: Qwen3TTS, tmp_path: Path) -> None:
+def test_every_switch_is_turned_off_by_a_variant() -> None:
+    _, profile = resolve_profile(BASE, ON_CUDA)
+    switches = {name for name, value in asdict(profile).items() if value is True}
+    switches -= {"codec_graphs"}  # of chunks: the variants make whole clips
+    assert switches == {name for variant in VARIANTS for name, value in variant.options.items() if value == "false"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_every_variant_makes_clips(variant: Variant, model: Qwen3TTS, tmp_path: Path) -> None:
+    rows = [replace(row, num_frames=2) for row in Workload("seed-tts", 2, 1).rows(len)]
+    contender, _ = _open(model, variant.config(replace(BASE, cache_dir=str(tmp_path))))
+    try:
+        measured = contender.run(rows, is_cold=variant.is_cold)
+    finally:
+        contender.engine.close()
+    assert (measured.completed, measured.finish_reasons) == (2, {"stop": 2})
+
+
+def test_a_variant_that_fails_does_not_end_the_others(
+    model: Qwen3TTS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "MIN_FRAMES", 2)
+    monkeypatch.setattr(workload, "MAX_FRAMES", 2)
     broken = Variant("broken", 1.0, {"profile": "b3"})
     good = Variant("good", 1.0, options={"frames_per_visit": "1"})
     base = replace(BASE, cache_dir=str(tmp_path))

@@ -1,4 +1,4 @@
-"""The replica program, `python -m tts_batch.bench.replica FD`: one engine, which measures what it is told over FD.
+"""The replica program, `python -m tts_batch.bench.replica FD NAME`: one engine, which measures what FD tells it.
 
 It ends when the other end of the socket is closed.
 """

@@ -26,7 +26,7 @@ from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
 from tts_batch.engine.runner_v1 import LockstepRunner
-from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
+from tts_batch.engine.runner_v2 import PAGE_SIZE, ContinuousRunner, RunnerSettings
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
-PAGE_SIZE = 64
 
 
 def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, preparer: Preparer) -> Stages:
@@ -88,7 +87,6 @@ def _settings(model: Qwen3TTS, profile: Profile, config: EngineConfig, loop_limi
     return RunnerSettings(
         max_num_seqs=profile.max_num_seqs,
         num_pages=num_pages,
-        page_size=PAGE_SIZE,
         frames_per_visit=profile.frames_per_visit,
         prefill_tokens=profile.prefill_tokens,
         cuda_graph=config.cuda_graph and not config.eager,

@@ -44,7 +44,7 @@ MAX_QUEUED_SAMPLES = 2**28  # of clips that wait for the receiver: 1 GiB, three 
 NO_MEMORY_FOR_AUDIO = "the device has too little memory to turn this row's codes into audio."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stages:
     """What an engine does to a request, one after another, and how long anything may stand still."""
 
@@ -57,7 +57,7 @@ class Stages:
     row_limit: RowLimit = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "row_limit", RowLimit(self.runner))  # it outlives a generation, as the runner does
+        self.row_limit = RowLimit(self.runner)  # it outlives a generation, as the runner does
 
 
 class Generation:

@@ -46,6 +46,7 @@ from tts_batch.model.prompt import PromptError
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
+PAGE_SIZE = 64  # tokens of a row whose keys and values lie together
 FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop", DONE_LOST: "error"}
 
 
@@ -55,13 +56,12 @@ class RunnerSettings:
 
     max_num_seqs: int
     num_pages: int
-    page_size: int = 64
+    page_size: int = PAGE_SIZE
     frames_per_visit: int = 2  # frames replayed before the host looks at flags
     prefill_tokens: int = 8_192  # at most so many prompt tokens in one pass
     cuda_graph: bool = True
     max_frames: int = 8_192  # longest budget of a request
     max_model_len: int = 32_768  # longest prompt + budget
-    look_ahead: int = 0  # rows that may wait; 0: as many as decode together
     wait_timeout_s: float = 30.0
     loop_limits: LoopLimits = DEFAULT_LIMITS
     small_batch_kernels: bool = True  # see engine/kernels/small_batch.py
@@ -100,8 +100,12 @@ class ContinuousRunner:
         self._bucket_slots = {
             b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets
         }
-        look_ahead = settings.look_ahead or settings.max_num_seqs
-        self._scheduler = Scheduler(settings.max_num_seqs, PagePool(settings.num_pages), settings.page_size, look_ahead)
+        self._scheduler = Scheduler(
+            settings.max_num_seqs,
+            PagePool(settings.num_pages),
+            settings.page_size,
+            look_ahead=settings.max_num_seqs,
+        )
         self._flags = [Flags(shape.num_slots, self._device) for _ in range(2)]
         self._window: _Window | None = None
         self._num_windows = 0
@@ -127,11 +131,6 @@ class ContinuousRunner:
     @property
     def busy(self) -> bool:
         return bool(self._scheduler.active or self._scheduler.num_waiting or self._window)
-
-    @property
-    def graph_counts(self) -> dict[str, int]:
-        """Frames replayed from a graph, captured on demand by bucket, and run eagerly: see CudaGraphs."""
-        return dict(self._graphs.counts)
 
     def warm_up(self) -> None:
         """Capture the frame's graphs, the largest first; without graphs, compile its kernels.

@@ -1,10 +1,11 @@
 """Time one frame of runner v2 at the released 1.7B shape, random weights: whole and in parts, eager and replayed.
 
     python benchmarks/kernels/bench_frame.py [--rows 64 256 512 1024] [--context 120] [--profile FILE]
-    python benchmarks/kernels/bench_frame.py --rows 1 8 16 24 32 --small-batch 0 16 32
+    python benchmarks/kernels/bench_frame.py --rows 1 8 16 24 --small-batch 0 16
 
 Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
---small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve.
+--small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve, which
+take 16 at most.
 `first_s` is the first frame of all at that shape, with the kernels that it compiles.
 """
 
@@ -26,10 +27,10 @@ from tts_batch.engine.noise import seed_words
 from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.runner_v2 import PAGE_SIZE
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
 from tts_batch.model.talker import Talker
 
-PAGE_SIZE = 64
 EOS_ID = 2150
 
 
@@ -151,7 +152,8 @@ def main() -> None:
     parser.add_argument("--size", default="1b7")
     parser.add_argument("--rows", type=int, nargs="+", default=[16, 64, 256, 512, 1024])
     parser.add_argument("--context", type=int, default=120)
-    parser.add_argument("--small-batch", type=int, nargs="+", default=[MOST_ROWS])
+    limits = {"choices": range(MOST_ROWS + 1), "metavar": "N", "default": [MOST_ROWS]}
+    parser.add_argument("--small-batch", type=int, nargs="+", **limits)
     parser.add_argument("--profile", default=None)
     args = parser.parse_args()
     weights = PackedTalker.pack(build_talker(args.size), max_positions=8192)

@@ -83,13 +83,14 @@ class Studio:
         return [results[i] for i in range(len(requests))]
 
     def clone(self, pairs: Sequence[tuple[str, Voice]], x_vector_only: bool) -> list[SpeechResult]:
-        """Texts in voices known from one clip each."""
+        """Texts in voices known from one clip each, in the layout that has the whole text first."""
         requests = []
         for text, voice in pairs:
             words = "The old man walked slowly down to the river with his dog."
             audio = self.original(words, voice)
             reference = Reference(key=f"{voice}", load=lambda audio=audio: audio, text=words)
-            requests.append({"text": text, "reference": reference, "x_vector_only": x_vector_only})
+            known = {"reference": reference, "x_vector_only": x_vector_only}
+            requests.append({"text": text, "non_streaming": True} | known)
         return self.speak("base", requests)
 
 

@@ -220,7 +220,10 @@ def _given(probe: Probe, *names: str) -> dict[str, str]:
 
 def _ask_engine(model_dir: Path, kind: str, device: str, dtype: str, max_frames: int) -> list[SpeechResult]:
     from tts_batch.engine.registry import open_engine
+    from tts_batch.model.checkpoint import resolve_checkpoint
 
+    # The rest is the checkpoint's own, as in the official package: a repetition penalty tells in greedy clips too.
+    settings = resolve_checkpoint(str(model_dir)).generation | {"do_sample": False, "subtalker_dosample": False}
     requests = [
         SpeechRequest(
             request_id=str(i),
@@ -228,7 +231,7 @@ def _ask_engine(model_dir: Path, kind: str, device: str, dtype: str, max_frames:
             task=kind,
             seed=0,
             max_frames=max_frames,
-            sampling=SamplingParams(do_sample=False, subtalker_dosample=False),
+            sampling=SamplingParams(**settings),
             language=probe.language,
             speaker=probe.speaker,
             instruct=probe.instruct,

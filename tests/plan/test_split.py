@@ -107,4 +107,6 @@ def test_a_very_long_text_is_cut_at_once() -> None:
     began = time.monotonic()
     assert len(split_text("字" * 100_000, 200)) == 500
     assert len(split_text("Some words, and a stop. " * 20_000, 200)) == 2_500
+    for mark in ".,":
+        assert split_text(mark * 5_000 + "a", 200)[-1][-1] == "a"
     assert time.monotonic() - began < 20

@@ -16,10 +16,11 @@ _CLOSING = r"""["'’”»›」』】〉》）)\]}]*"""
 _NEVER_FIRST = "[ーゝゞヽヾ々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]"
 
 # A mark of ASCII ends something only before a space or a script without them: 3.14, 1,000 and example.com stay whole.
-_STOP = regex.compile(rf"(?|([。！？｡．][.!?…。！？｡．]*){_CLOSING}|([.!?…]+){_CLOSING}{_AFTER})\s*")
+# Runs of marks are taken whole or not at all: tried in every part, a line of dots would take minutes.
+_STOP = regex.compile(rf"(?|([。！？｡．][.!?…。！？｡．]*){_CLOSING}|(?<![.!?…])([.!?…]++){_CLOSING}{_AFTER})\s*")
 _BLANK_LINE = regex.compile(r"\s*\n\s*\n\s*")
 _LINE_END = regex.compile(r"\s*\n\s*")
-_COMMA = regex.compile(rf"(?:[，、；：]+{_CLOSING}|[,;:–—…]+{_CLOSING}{_AFTER})\s*")
+_COMMA = regex.compile(rf"(?:[，、；：]+{_CLOSING}|(?<![,;:–—…])[,;:–—…]++{_CLOSING}{_AFTER})\s*")
 _WORD_END = regex.compile(
     rf"\s+|(?<=[{_UNSPACED}])(?=\p{{L}})(?!{_NEVER_FIRST})|(?<=\p{{L}})(?=[{_UNSPACED}])(?!{_NEVER_FIRST})"
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -22,6 +23,16 @@ PIECES = (1, 2, 4, 8, 16, 32, 64)
 FRAMES = (2, 3, 5, 9, 17, 26, 40, 64, 97)  # chunks with a frame of context, or with all of it
 MAX_FRAMES = 1_300  # of a batch, padding included: an H200 decodes 800 frames as fast, each, as it does 5,000
 LAUNCH_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200
+
+
+def cheapest_size(sizes: Iterable[int], frames: Sequence[int], padded_to: int, launch_frames: int) -> int:
+    """How many pieces, of these frames and each padded, to decode together; 1 where there is no size to choose.
+
+    As many as cost least for each frame that is wanted: padding, and a launch that costs as much as so many frames, are
+    what costs more.
+    """
+    wanted = [0, *accumulate(frames)]
+    return min(sizes, key=lambda n: (launch_frames + n * padded_to) / wanted[n], default=1)
 
 
 class Code2WavGraphs:
@@ -77,11 +88,11 @@ class Code2WavGraphs:
     def batch_size(self, frames: Sequence[int]) -> int:
         """How many of the waiting pieces to decode together, by the frames wanted of each, the most first.
 
-        As many as cost least for each frame that is wanted: padding and the launch are what costs more.
+        Of the sizes that there are graphs for, the one that costs least.
         """
         bucket = self._bucket(frames[0])
         sizes = [n for n in self._pieces.get(bucket, ()) if n <= len(frames) and (n, bucket) in self._graphs]
-        return min(sizes, key=lambda n: (LAUNCH_FRAMES + n * bucket) / sum(frames[:n]), default=1)
+        return cheapest_size(sizes, frames, bucket, LAUNCH_FRAMES)
 
     def decode(self, codes: Tensor, first: Tensor, num_frames: int) -> Tensor:
         """As the decoder does, but for more samples than asked for at the end of each row.

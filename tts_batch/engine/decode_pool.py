@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tts_batch.engine.code2wav_graphs import Code2WavGraphs
+from tts_batch.engine.code2wav_graphs import Code2WavGraphs, cheapest_size
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 
@@ -170,7 +169,10 @@ class DecodePool:
             if len(self._pieces) < size and not drain and time.monotonic() - oldest_s < limits.max_wait_s:
                 return
             frames = [piece.num_frames for piece in self._pieces[:size]]
-            size = _cheapest(frames) if self._graphs is None else self._graphs.batch_size(frames)
+            if self._graphs is not None:
+                size = self._graphs.batch_size(frames)
+            else:
+                size = cheapest_size(range(1, len(frames) + 1), frames, frames[0], LAUNCH_FRAMES)
             pieces, self._pieces = self._pieces[:size], self._pieces[size:]
             self._start(pieces)
 
@@ -232,12 +234,6 @@ class DecodePool:
     def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
         skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
         return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
-
-
-def _cheapest(frames: Sequence[int]) -> int:
-    """How many pieces of these lengths, the longest first, cost least together for each frame that is no padding."""
-    wanted = list(accumulate(frames))
-    return min(range(1, len(frames) + 1), key=lambda n: (LAUNCH_FRAMES + n * frames[0]) / wanted[n - 1])
 
 
 def _pad(packed: Tensor, pieces: Sequence[Piece]) -> Tensor:

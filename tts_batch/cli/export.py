@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def export(
 
     options = ExportOptions(hard_link=hard_link, decode=decode, ref_audio=ref_audio)
     if shard_mb is not None:
-        options = ExportOptions(shard_mb * 1_000_000, hard_link, decode, ref_audio)
+        options = replace(options, shard_bytes=shard_mb * 1_000_000)
     try:
         summary = export_run(run, name, out, options, overwrite=overwrite)
     except KeyboardInterrupt:

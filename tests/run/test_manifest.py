@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Failure, RefAudio, Row
@@ -86,6 +89,32 @@ def test_types_grow_with_the_values(tmp_path: Path) -> None:
     assert table["any"].to_pylist() == ["1"] * 5 + ["x"]
     assert table["list"].to_pylist() == [[1]] * 5 + [None]
     assert table["late"].to_pylist() == [None] * 5 + [True]
+
+
+def test_what_parquet_cannot_hold_is_text(tmp_path: Path) -> None:
+    odd: list[Mapping[str, Any]] = [{"empty": {}, "late": {}, "inner": [{"a": {}}], "number": 2**60 + 1}] * 5
+    write(tmp_path, [*odd, {"empty": None, "late": {"a": 1}, "inner": [], "number": 0.5}])
+    table = extra_columns(tmp_path)
+    assert table["empty"].to_pylist() == ["{}"] * 5 + [None]
+    assert table["late"].to_pylist() == [{"a": None}] * 5 + [{"a": 1}]
+    assert table["inner"].to_pylist() == ["[{'a': {}}]"] * 5 + ["[]"]
+    assert table["number"].to_pylist() == [str(2**60 + 1)] * 5 + ["0.5"]
+
+
+_numbers = st.integers(-3, 3) | st.sampled_from([2**53 + 1, -(2**63), 2**63, 2**70]) | st.sampled_from([0.5, 1e300])
+_cells = st.recursive(
+    st.none() | st.booleans() | _numbers | st.text("a1\ud83d", max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.fixed_dictionaries({}, optional={"x": _cells, "y": _cells}), min_size=1, max_size=6))
+def test_no_cells_of_json_lines_are_too_odd(extras: list[Mapping[str, Any]]) -> None:
+    with TemporaryDirectory() as folder:
+        totals = write(Path(folder), extras)
+        assert (totals.pending, extra_columns(Path(folder)).num_rows) == (len(extras), len(extras))
 
 
 def test_names_that_collide_get_a_prefix(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ class _RowReader:
     def _extras(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         if not self._with_extras:
             return {}
-        return {name: _encodable(cells[name]) for name in self._columns.extras if name in cells}
+        return {_encodable(name): _encodable(cells[name]) for name in self._columns.extras if name in cells}
 
     def _map_columns(self) -> ColumnMap:
         table, config = self._table, self._config

@@ -148,7 +148,7 @@ class _Table:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.tmp")
         self._fixed, self._extras = fixed, extras
-        self._schema = pa.schema([*fixed, *_named_apart(extras)])
+        self._schema = pa.schema([*fixed, *_named_apart(_stored(extras))])
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
@@ -186,7 +186,7 @@ class _Table:
 
 
 def _columns(carried: list[Mapping[str, Any]], extras: pa.Schema) -> Iterator[pa.Array]:
-    """Yield the input's other columns as `extras` types them; raise _OtherTypes with types that fit these rows too."""
+    """Yield the input's other columns as `extras` has them stored; raise _OtherTypes with types that fit these too."""
     names = dict.fromkeys(extras.names) | dict.fromkeys(name for row in carried for name in row)
     found = [_array([row.get(name) for row in carried]) for name in names]
     widened = pa.schema(
@@ -195,8 +195,23 @@ def _columns(carried: list[Mapping[str, Any]], extras: pa.Schema) -> Iterator[pa
     )  # fmt: skip
     if widened != extras:
         raise _OtherTypes(widened)
-    for wanted, array in zip(extras.types, found, strict=True):
-        yield array if array.type == wanted else _cast(array, wanted)
+    for place, (column, array) in enumerate(zip(_stored(extras), found, strict=True)):
+        try:
+            yield array if array.type == column.type else _cast(array, column.type)
+        except pa.ArrowInvalid:  # a whole number that no float is
+            raise _OtherTypes(extras.set(place, pa.field(column.name, pa.string()))) from None
+
+
+def _stored(extras: pa.Schema) -> pa.Schema:
+    """Return how columns are written: of structs without a field, which Parquet has not, the text."""
+    return pa.schema([pa.field(column.name, pa.string()) if _is_hollow(column.type) else column for column in extras])
+
+
+def _is_hollow(kind: pa.DataType) -> bool:
+    """Whether `kind` is, or contains, a struct without a field: all there was of it were empty ones."""
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        return True
+    return any(_is_hollow(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _array(values: list[Any]) -> pa.Array:

@@ -30,8 +30,9 @@ from tests.run.support import (
     write_table,
 )
 from tts_batch.config import JobConfig
+from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.run.clips import clip_path
-from tts_batch.run.job import read_status, run_job
+from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.run.journal import list_segments
 
 Fake = Callable[..., None]
@@ -139,8 +140,6 @@ def test_a_signal_while_the_input_is_checked(tmp_path: Path, fake: Fake) -> None
 
 
 def test_rows_in_flight_are_dropped_when_they_take_too_long(tmp_path: Path, fake: Fake) -> None:
-    from tts_batch.run.job import Limits
-
     fake(row_s=0.3)
     config = make_config(tmp_path, 30)
     timer = threading.Timer(1.5, signal.raise_signal, [signal.SIGINT])
@@ -197,6 +196,23 @@ def test_what_a_crash_leaves_is_mended(tmp_path: Path, fake: Fake) -> None:
     assert snapshot(config.out) == uninterrupted(tmp_path, 12)
 
 
+def test_clips_that_are_gone_are_pending_when_a_run_ends_early(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 12)
+    run_job(config)
+    for number in range(3):
+        (config.out / clip_path(f"row-{number}")).unlink()
+    run = start_job(config, start_s=60)
+    wait_until(lambda: bool(processes_of(config.out)))
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=30)
+    assert run.returncode == 4, said
+    assert [row["status"] for row in read_manifest(config.out)] == ["pending"] * 3 + ["ok"] * 9
+    fake(fail_start="no")
+    with pytest.raises(CannotContinueError):
+        run_job(config)
+    assert read_status(config.out)["pending"] == 3
+
+
 def test_changed_rows_are_made_anew(tmp_path: Path, fake: Fake) -> None:
     rows = make_rows(6)
     config = make_config(tmp_path, rows)
@@ -214,8 +230,6 @@ def test_changed_rows_are_made_anew(tmp_path: Path, fake: Fake) -> None:
 
 
 def test_changed_settings_are_refused_by_name_or_mixed_knowingly(tmp_path: Path, fake: Fake) -> None:
-    from tts_batch.errors import UsageError
-
     config = make_config(tmp_path, 4, limit=2)
     run_job(config)
     made = {row["id"]: row["fingerprint"] for row in read_manifest(config.out)}
@@ -231,8 +245,6 @@ def test_changed_settings_are_refused_by_name_or_mixed_knowingly(tmp_path: Path,
 
 
 def test_limits_of_checks_are_settings_too_and_kept_clips_keep_their_verdict(tmp_path: Path, fake: Fake) -> None:
-    from tts_batch.errors import UsageError
-
     rows = make_rows(4)
     fake(faults={"row-1": "noise"})
     config = make_config(tmp_path, rows, limit=2, checks={"noise_flatness": None})

@@ -91,13 +91,14 @@ def test_finish_tells_the_truth_after_a_crash(tmp_path: Path, fake: Fake) -> Non
     (segment,) = list_segments(config.out / "journal")
     lines = segment.read_bytes().splitlines(keepends=True)
     segment.write_bytes(b"".join(lines[:4]) + lines[4][:30])
+    (config.out / clip_path("row-0")).unlink()
     (config.out / "manifest.parquet").unlink()
     assert main(["finish", str(config.out)]) == ExitStatus.STOPPED
-    assert [row["status"] for row in read_manifest(config.out)].count("pending") == 2
+    assert [row["status"] for row in read_manifest(config.out)].count("pending") == 3
     assert read_status(config.out)["state"] == "stopped"
     kinds = [finding.kind for finding in verify_run(config.out)]
-    assert sorted(kinds) == ["orphan", "orphan", "pending", "pending"]
-    assert run_job(config).made == 2
+    assert sorted(kinds) == ["orphan", "orphan", "pending", "pending", "pending"]
+    assert run_job(config).made == 3
     assert list(verify_run(config.out)) == []
 
 

@@ -52,7 +52,7 @@ def _compact(config: JobConfig, plan: Plan) -> JobSummary:
     out = config.out.resolve()
     before = read_run(out)
     resumed = resume(out, plan.settings, Shard())
-    find = partial(resumed.index.outcome, mixed=resumed.mixed)
+    find = partial(resumed.index.outcome, mixed=resumed.mixed, with_files=True)
     totals = write_manifests(out, lambda: iter_planned(config, plan), find)
     wall_s = time.monotonic() - started
     summary = summarise(config.out, totals, rows=plan.num_rows, made=0, audio_s_per_s=0.0, wall_s=wall_s)

@@ -74,11 +74,14 @@ class JournalIndex:
             return "todo"
         if entry["status"] == _STATUS["failed"]:
             return "failed"
+        return "ok" if self._has_files(planned.row.id, entry) else "todo"
+
+    def _has_files(self, row_id: str, entry: np.void) -> bool:
+        """Whether the clip of an ok row is there with its size, and so are its codes if they were saved."""
         files = [(_SUFFIXES[entry["suffix"]], int(entry["audio_bytes"]))]
         if entry["codes_bytes"]:
             files.append((".npy", int(entry["codes_bytes"])))
-        whole = all(self._has(clip_path(planned.row.id, suffix), size) for suffix, size in files)
-        return "ok" if whole else "todo"
+        return all(self._has(clip_path(row_id, suffix), size) for suffix, size in files)
 
     def _has(self, path: str, size: int) -> bool:
         try:
@@ -91,10 +94,15 @@ class JournalIndex:
         if self._find(row_id) is not None:
             remove_clip(self.out, row_id)
 
-    def outcome(self, planned: PlannedRow, *, mixed: bool = False) -> Outcome | None:
-        """Read a row's last line; None when there is none, or when it speaks of another input."""
+    def outcome(self, planned: PlannedRow, *, mixed: bool = False, with_files: bool = False) -> Outcome | None:
+        """Read a row's last line; None when there is none, or when it speaks of another input.
+
+        `with_files`: None too for an ok row whose clip or codes are not there, and so are still to be made.
+        """
         entry = self._find_valid(planned, mixed)
         if entry is None:
+            return None
+        if with_files and entry["status"] == _STATUS["ok"] and not self._has_files(planned.row.id, entry):
             return None
         outcome = self._read(entry)
         return outcome if outcome.id == planned.row.id else None

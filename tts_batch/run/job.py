@@ -224,7 +224,8 @@ class _Job:
         self._spool.remove()
         plan, mixed = self.plan, self._before.mixed
         index = JournalIndex(self._out) if self._made else self._before.index
-        find = partial(index.outcome, mixed=mixed)
+        # A run that did not get to the end has not made anew what was lost of the clips before it.
+        find = partial(index.outcome, mixed=mixed, with_files=state != "finished")
         if not self._shard.is_whole:
             totals = count_rows(self._planned(), find)
         elif state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:

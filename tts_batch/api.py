@@ -35,6 +35,7 @@ from tts_batch.run.checks import find_fault
 from tts_batch.run.job import run_job
 from tts_batch.run.pieces import join, of_piece
 from tts_batch.run.requests import engine_config, piece_seeds, request_fields
+from tts_batch.run.schema import FAILURES, MANIFEST
 from tts_batch.run.summary import JobSummary
 from tts_batch.run.trim import trim
 
@@ -97,17 +98,17 @@ class SynthResult:
 
     def manifest(self) -> pa.Table:
         """One row for every input row, in input order."""
-        return self._read("manifest.parquet")
+        return self._read(MANIFEST)
 
     def failures(self) -> pa.Table:
         """The manifest's rows that failed."""
-        return self._read("failures.parquet")
+        return self._read(FAILURES)
 
     def clips(self) -> Iterator[Clip]:
         """The clips that were made, in input order, each read from disk when its turn comes."""
         named = {"language": "effective_language", "speaker": "effective_speaker"}
         columns = ["id", "text", "status", "audio", "seed", "num_frames", *named.values()]
-        for batch in pq.ParquetFile(self.out / "manifest.parquet").iter_batches(256, columns=columns):
+        for batch in pq.ParquetFile(self.out / MANIFEST).iter_batches(256, columns=columns):
             for row in batch.to_pylist():
                 if row["status"] != "ok":
                     continue

@@ -376,6 +376,21 @@ def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fa
             read_status(folder)
 
 
+def test_what_a_run_writes_is_no_table_for_it(tmp_path: Path, fake: Fake) -> None:
+    """Overwriting would take its table away with the clips; going on would leave all other rows out."""
+    config = make_config(tmp_path, 3)
+    run_job(config)
+    before = snapshot(config.out)
+    for name in ("manifest.parquet", "failures.parquet", "", "*.parquet"):
+        for overwrite in (False, True):
+            again = config.model_copy(update={"data": (str(config.out / name),), "overwrite": overwrite})
+            with pytest.raises(UsageError, match=r"\.parquet is written by the run itself.*tts-batch retry"):
+                run_job(again)
+    assert snapshot(config.out) == before
+    table = str(config.out / "manifest.parquet")
+    assert run_job(config.model_copy(update={"data": (table,), "out": tmp_path / "other"})).ok == 3
+
+
 def test_a_damaged_run_json_is_named_and_can_be_removed(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path)
     run_job(config)

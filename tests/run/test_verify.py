@@ -16,6 +16,7 @@ from tts_batch.errors import ExitStatus, UsageError
 from tts_batch.run.clips import clip_path
 from tts_batch.run.job import read_status, run_job
 from tts_batch.run.journal import list_segments
+from tts_batch.run.lock import RunLock
 from tts_batch.run.verify import verify_run
 
 Fake = Callable[..., None]
@@ -79,9 +80,19 @@ def test_codes_that_are_no_codes_are_unreadable(tmp_path: Path, fake: Fake, cont
 
 
 def test_what_no_run_wrote_is_refused(tmp_path: Path, fake: Fake) -> None:
-    with pytest.raises(UsageError, match=r"no manifest\.parquet"):
+    with pytest.raises(UsageError, match="is no run folder"):
         next(verify_run(tmp_path))
     assert main(["finish", str(tmp_path)]) == ExitStatus.USAGE
+
+
+def test_a_run_without_a_manifest_may_be_at_work_or_is_to_be_finished(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 1)
+    run_job(config)
+    (config.out / "manifest.parquet").unlink()
+    with RunLock(config.out), pytest.raises(UsageError, match="A run works in"):
+        next(verify_run(config.out))
+    with pytest.raises(UsageError, match=r"no manifest\.parquet: `tts-batch finish"):
+        next(verify_run(config.out))
 
 
 def test_finish_tells_the_truth_after_a_crash(tmp_path: Path, fake: Fake) -> None:

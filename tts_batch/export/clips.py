@@ -19,11 +19,11 @@ import soundfile
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.errors import CannotContinueError
 from tts_batch.export.columns import exported_schema
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.lock import live_locks
-from tts_batch.run.summary import read_run
+from tts_batch.run.schema import MANIFEST
+from tts_batch.run.summary import read_ended_run
 
 _BATCH_ROWS = 2_000
 _SCANNED = [
@@ -86,9 +86,9 @@ class FinishedClips:
 
     def __init__(self, run: Path) -> None:
         """Look at every clip of the run folder `run`. Raises UsageError when a run works in it or never ended."""
-        self._state = _check_run(run)
+        self._state = str(read_ended_run(run)["state"])
         self.run = run
-        self._manifest = run / "manifest.parquet"
+        self._manifest = run / MANIFEST
         self.schema = exported_schema(pq.read_schema(self._manifest))
         self.left_out: Counter[str] = Counter()
         self.suffixes: Counter[str] = Counter()
@@ -169,18 +169,6 @@ class FinishedClips:
         self.models.add(row["model"])
         if language := row["effective_language"] or row["language"]:
             self.languages.add(language)
-
-
-def _check_run(run: Path) -> str:
-    """Return how the run ended."""
-    facts = read_run(run)
-    if not facts:
-        raise UsageError(f"{run} is no run folder: it has no run.json.")
-    if locks := live_locks(run):
-        raise UsageError(f"A run works in {run}, under {locks[0].name}. Wait for its end.")
-    if not (run / "manifest.parquet").exists():
-        raise UsageError(f"{run} has no manifest.parquet: `tts-batch finish {run}` writes it.")
-    return str(facts["state"])
 
 
 def ahead(work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]) -> Iterator[tuple[FinishedClip, Done]]:

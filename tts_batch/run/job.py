@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from tts_batch.config import JobConfig
+from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
@@ -29,6 +31,7 @@ from tts_batch.run.references import ReferenceSpool
 from tts_batch.run.reopen import find_lines, reopen
 from tts_batch.run.requests import row_message, start_message
 from tts_batch.run.resume import Resumed, resume
+from tts_batch.run.schema import FAILURES, MANIFEST
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.run.summary import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
 
@@ -77,6 +80,13 @@ def _check_usage(config: JobConfig) -> Shard:
     if config.overwrite and (config.redo or config.shard):
         raise UsageError("--overwrite makes every row again, of every shard: use it without --redo and --shard.")
     check_format(config.format)
+    written = {(config.out / name).resolve() for name in (MANIFEST, FAILURES)}
+    for table in find_tables(config.data):
+        if table.is_local and Path(table.path).resolve() in written:
+            raise UsageError(
+                f"{table.path} is written by the run itself: name the table that it was made from, or a copy. "
+                f"`tts-batch retry {config.out}` makes the failed rows again."
+            )
     return Shard.parse(config.shard)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tts_batch.run.journal import Outcome, sync_folder
-from tts_batch.run.schema import FAILURES_SCHEMA, SCHEMA
+from tts_batch.run.schema import FAILURES, FAILURES_SCHEMA, MANIFEST, SCHEMA
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
@@ -82,7 +82,7 @@ def _write(
     out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], extras: pa.Schema
 ) -> Totals:
     totals = Totals()
-    tables = _Table(out / "manifest.parquet", SCHEMA, extras), _Table(out / "failures.parquet", FAILURES_SCHEMA, extras)
+    tables = _Table(out / MANIFEST, SCHEMA, extras), _Table(out / FAILURES, FAILURES_SCHEMA, extras)
     with tables[0] as manifest, tables[1] as failures:
         rows = iter(planned)
         while batch := list(islice(rows, _BATCH_ROWS)):

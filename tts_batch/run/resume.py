@@ -15,6 +15,7 @@ from tts_batch.plan.shards import Shard
 from tts_batch.run import journal
 from tts_batch.run.clips import remove_clip
 from tts_batch.run.index import JournalIndex
+from tts_batch.run.schema import FAILURES, MANIFEST
 from tts_batch.run.summary import read_run
 
 
@@ -54,7 +55,7 @@ def _clear(out: Path) -> None:
         for outcome in journal.read_outcomes(segment):
             remove_clip(out, outcome.id)
     shutil.rmtree(out / "journal", ignore_errors=True)
-    for name in ("manifest.parquet", "failures.parquet", "run.json"):
+    for name in (MANIFEST, FAILURES, "run.json"):
         (out / name).unlink(missing_ok=True)
 
 

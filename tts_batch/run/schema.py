@@ -1,8 +1,10 @@
-"""The fixed columns of manifest.parquet and failures.parquet."""
+"""The two tables that a run writes: their names and their fixed columns."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+
+MANIFEST, FAILURES = "manifest.parquet", "failures.parquet"
 
 SCHEMA = pa.schema(
     [

@@ -17,6 +17,7 @@ from tts_batch.errors import ExitStatus, UsageError
 from tts_batch.run.index import JournalIndex
 from tts_batch.run.journal import sync_folder
 from tts_batch.run.lock import live_locks
+from tts_batch.run.schema import MANIFEST
 
 if TYPE_CHECKING:
     from tts_batch.plan.planner import Plan
@@ -67,6 +68,18 @@ def read_run(out: Path) -> dict[str, Any]:
         raise UsageError(
             f"{out / 'run.json'} is damaged: remove it, and the `synth` command goes on with what is done."
         ) from None
+
+
+def read_ended_run(out: Path) -> dict[str, Any]:
+    """Return run.json of a run folder with a manifest. Raises UsageError when it is none, or a run works in it."""
+    run = read_run(out)
+    if not run:
+        raise UsageError(f"{out} is no run folder: it has no run.json.")
+    if locks := live_locks(out):
+        raise UsageError(f"A run works in {out}, under {locks[0].name}. Wait for its end.")
+    if not (out / MANIFEST).exists():
+        raise UsageError(f"{out} has no {MANIFEST}: `tts-batch finish {out}` writes it for a run that was broken off.")
+    return run
 
 
 def write_run(out: Path, facts: dict[str, Any]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import soundfile
 
-from tts_batch.errors import UsageError
 from tts_batch.run.clips import CONTAINERS, digest_of
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.lock import live_locks
+from tts_batch.run.schema import MANIFEST
+from tts_batch.run.summary import read_ended_run
 
 _COLUMNS = ["id", "status", "audio", "codes", "duration_s", "sample_rate", "num_frames"]
 _BATCH_ROWS = 512
@@ -44,16 +44,13 @@ class Finding:
 def verify_run(out: Path) -> Iterator[Finding]:
     """Yield what is wrong with the run folder `out`, row by row, then the files that belong to no row.
 
-    Raises UsageError when `out` has no manifest, or a run works in it.
+    Raises UsageError when `out` is no run folder with a manifest, or a run works in it.
     """
-    if not (out / "manifest.parquet").exists():
-        raise UsageError(f"{out} has no manifest.parquet: `tts-batch finish` writes it for a run that was broken off.")
-    if locks := live_locks(out):
-        raise UsageError(f"A run works in {out}, under {locks[0].name}. Wait for its end.")
+    read_ended_run(out)
     index = JournalIndex(out)
     known = array("Q")
     with ThreadPoolExecutor(_THREADS) as threads:
-        for batch in pq.ParquetFile(out / "manifest.parquet").iter_batches(_BATCH_ROWS, columns=_COLUMNS):
+        for batch in pq.ParquetFile(out / MANIFEST).iter_batches(_BATCH_ROWS, columns=_COLUMNS):
             rows = [row for row in batch.to_pylist() if row["status"] != "failed"]
             known.extend(_hash(row[name]) for row in rows for name in ("audio", "codes") if row[name])
             for findings in threads.map(lambda row: list(_check_row(out, row, index)), rows):

@@ -290,13 +290,29 @@ def test_another_number_of_gpus_order_layout_and_machine_change_nothing(
 
 
 def test_overwrite_starts_over(tmp_path: Path, fake: Fake) -> None:
-    config = make_config(tmp_path, 6)
+    fake(faults={"row-1": "silent"})
+    config = make_config(tmp_path, 6, keep_failed_audio=True)
     run_job(config)
-    (config.out / "notes.txt").write_text("mine")
+    mine = [config.out / "notes.txt", config.out / "quarantine" / "notes.txt"]
+    for file in mine:
+        file.write_text("mine")
+    assert len(list(config.out.glob("quarantine/*/*.wav"))) == 1
+    fake()
     summary = run_job(make_config(tmp_path, 3, overwrite=True, temperature=0.5))
     assert (summary.rows, summary.made) == (3, 3)
-    assert len(list(config.out.glob("*/*.wav"))) == 3
-    assert (config.out / "notes.txt").exists()
+    assert len(list(config.out.rglob("*.wav"))) == 3
+    assert all(file.exists() for file in mine)
+
+
+def test_a_journal_of_somebody_else_is_not_swept(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 2)
+    diary = config.out / "journal" / "2026" / "tmp" / "monday.txt"
+    diary.parent.mkdir(parents=True)
+    diary.write_text("dear diary")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"a folder `journal` that no run wrote \(2026, …\)"):
+            run_job(config.model_copy(update={"overwrite": overwrite}))
+    assert diary.exists()
 
 
 def test_a_full_disk_stops_the_run(tmp_path: Path, fake: Fake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from tts_batch.run.clips import remove_clip
 from tts_batch.run.index import JournalIndex
 from tts_batch.run.schema import FAILURES, MANIFEST
 from tts_batch.run.summary import read_run
+
+_JOURNAL_FOLDER = re.compile(r"(shard-\d+-of-\d+-)?(w\d+|parent|references)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +36,10 @@ def resume(
 ) -> Resumed:
     """Open the folder `out`, whose lock for `shard` the caller holds; other shards' folders may be in use.
 
-    Raises UsageError when it was made with other settings and `allow_mixed` is not given.
+    Raises UsageError when it was made with other settings and `allow_mixed` is not given, and when a `journal` is
+    there that no run wrote.
     """
+    _check_journal(out)
     if overwrite:
         _clear(out)
     before = read_run(out)
@@ -42,11 +47,20 @@ def resume(
     for leftover in (*out.glob(f"journal/{shard.name}*/tmp"), *out.glob(f"journal/{shard.name}references")):
         shutil.rmtree(leftover, ignore_errors=True)
     if shard.is_whole:  # shards may be writing theirs now
-        for unfinished in out.glob(".*.tmp"):
+        for unfinished in (*out.glob(".*.parquet.tmp"), *out.glob(".run.json.*.tmp")):
             unfinished.unlink(missing_ok=True)
     journal.mend(out / "journal", shard.name)
     mixed = differ or bool(before.get("mixed"))
     return Resumed(JournalIndex(out), journal.next_run(out / "journal"), mixed)
+
+
+def _check_journal(out: Path) -> None:
+    """Its folders are swept and removed, so it must not be somebody's diary."""
+    if (out / "run.json").exists():
+        return
+    for path in out.glob("journal/*"):
+        if not (_JOURNAL_FOLDER.fullmatch(path.name) or path.name.startswith(".")):
+            raise UsageError(f"{out} has a folder `journal` that no run wrote ({path.name}, …): choose another --out.")
 
 
 def _clear(out: Path) -> None:
@@ -54,6 +68,8 @@ def _clear(out: Path) -> None:
     for segment in journal.list_segments(out / "journal"):
         for outcome in journal.read_outcomes(segment):
             remove_clip(out, outcome.id)
+    for kept in out.glob("quarantine/[0-9a-f][0-9a-f]/*.wav"):
+        kept.unlink()
     shutil.rmtree(out / "journal", ignore_errors=True)
     for name in (MANIFEST, FAILURES, "run.json"):
         (out / name).unlink(missing_ok=True)

@@ -44,6 +44,14 @@ def test_an_option_that_means_nothing_is_refused(
         export_run(finished, name, tmp_path / "out", options)
 
 
+@pytest.mark.parametrize("inner", [".", "export", "journal/nemo", "ab", "../run/export"])
+def test_nothing_is_exported_into_the_run_folder(finished: Path, tmp_path: Path, inner: str) -> None:
+    before = sorted(finished.rglob("*"))
+    with pytest.raises(UsageError, match="lies in the run folder"):
+        export_run(finished, "nemo", finished / inner)
+    assert sorted(finished.rglob("*")) == before
+
+
 def test_a_run_without_a_clip_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, [{**row, "text": ""} for row in make_rows(2)])
     with pytest.raises(UsageError, match="of its 2 rows none is ok"):

@@ -48,6 +48,8 @@ def export_run(
     """
     wanted, options = FORMATS[name], options or ExportOptions()
     _check_options(name, wanted, options)
+    if out.resolve().is_relative_to(run.resolve()):
+        raise UsageError(f"{out} lies in the run folder {run}, which holds nothing but the run: choose another --out.")
     clips = FinishedClips(run)
     _check_clips(name, wanted, clips, options)
     facts = {"format": name, "clips": clips.digest, "options": _lasting(wanted, options)}

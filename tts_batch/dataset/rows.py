@@ -212,7 +212,7 @@ class _RowReader:
             notes=self._notes,
         )
         for name in table.audio_columns & set(columns.extras):
-            self._notes.add(f"column {name!r} holds recordings and is not carried through")
+            self._notes.add(f"column {name!r} holds bytes or recordings and is not carried through")
         return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in table.audio_columns))
 
 

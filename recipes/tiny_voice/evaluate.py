@@ -4,7 +4,8 @@
 
 CHECKPOINTS is what export.py wrote. It takes pocketsphinx and resemblyzer, and build/ as README.md prepares it.
 
-    hear      forced choice among 50 unseen sentences: espeak-ng itself, through the codec, and the voice
+    hear      forced choice among 50 unseen sentences: espeak-ng itself, through the codec, and the voice, with the
+              whole text first and in the streaming layout
     speakers  the named speakers: are clips of one speaker more alike than clips of two?
     clones    Base, with and without transcript: is a clone more like its own reference than like the others?
     ends      unseen sentences, single words and long texts: does the end come by itself, and when espeak-ng ends?
@@ -19,6 +20,7 @@ import re
 import statistics
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -35,7 +37,8 @@ from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, Sp
 from tts_batch.model.checkpoint import resolve_checkpoint
 
 NUM_CHOICES = 50
-MAX_FRAMES = 400
+MAX_FRAMES = 1200
+LAYOUTS = {True: "whole text first", False: "streaming"}  # of non_streaming
 NAMES = list(SPEAKERS)
 UNSEEN_VOICES = 10_000  # a seed that training does not use
 
@@ -82,15 +85,15 @@ class Studio:
         engine.close()
         return [results[i] for i in range(len(requests))]
 
-    def clone(self, pairs: Sequence[tuple[str, Voice]], x_vector_only: bool) -> list[SpeechResult]:
-        """Texts in voices known from one clip each, in the layout that has the whole text first."""
+    def clone(self, pairs: Sequence[tuple[str, Voice]], x_vector_only: bool, non_streaming: bool) -> list[SpeechResult]:
+        """Texts in voices known from one clip each."""
         requests = []
         for text, voice in pairs:
             words = "The old man walked slowly down to the river with his dog."
             audio = self.original(words, voice)
             reference = Reference(key=f"{voice}", load=lambda audio=audio: audio, text=words)
             known = {"reference": reference, "x_vector_only": x_vector_only}
-            requests.append({"text": text, "non_streaming": True} | known)
+            requests.append({"text": text, "non_streaming": non_streaming} | known)
         return self.speak("base", requests)
 
 
@@ -147,21 +150,25 @@ def hear(studio: Studio, limit: int) -> Iterator[str]:
     listener = Listener(sentences)
     pairs = [(text, NAMES[(i + turn) % len(NAMES)]) for turn in (0, 4) for i, text in enumerate(sentences)][:limit]
     originals = [studio.original(text, SPEAKERS[name]) for text, name in pairs]
-    results = studio.speak("custom_voice", [{"text": t, "speaker": n, "language": "english"} for t, n in pairs])
-    clones = studio.clone([(text, SPEAKERS[name]) for text, name in pairs], x_vector_only=False)
-    vectors = studio.clone([(text, SPEAKERS[name]) for text, name in pairs], x_vector_only=True)
     own = 0
-    for name, clips in (
-        ("espeak-ng", originals),
-        ("through the codec", studio.through_codec(originals)),
-        ("custom_voice", [result.audio for result in results]),
-        ("base, with transcript", [result.audio for result in clones]),
-        ("base, x-vector only", [result.audio for result in vectors]),
-    ):
+
+    def score(name: str, clips: Sequence[np.ndarray | None]) -> str:
+        nonlocal own
         right = [clip is not None and listener.hears(text, clip) for (text, _), clip in zip(pairs, clips, strict=True)]
         by_speaker = {n: sum(ok for ok, (_, s) in zip(right, pairs, strict=True) if s == n) for n in NAMES}
         own = own or sum(right)  # espeak-ng's, which comes first
-        yield f"{name}: {sum(right)} of {len(right)}, {sum(right) / max(own, 1):.1%} of espeak-ng's; {by_speaker}"
+        return f"{name}: {sum(right)} of {len(right)}, {sum(right) / max(own, 1):.1%} of espeak-ng's; {by_speaker}"
+
+    yield score("espeak-ng", originals)
+    yield score("through the codec", studio.through_codec(originals))
+    for non_streaming in (True, False):
+        named = [{"text": text, "speaker": name, "non_streaming": non_streaming} for text, name in pairs]
+        results = studio.speak("custom_voice", [request | {"language": "english"} for request in named])
+        yield score(f"custom_voice, {LAYOUTS[non_streaming]}", [result.audio for result in results])
+        for x_vector_only in (True, False):
+            results = studio.clone([(t, SPEAKERS[name]) for t, name in pairs], x_vector_only, non_streaming)
+            known = "x-vector only" if x_vector_only else "with transcript"
+            yield score(f"base, {known}, {LAYOUTS[non_streaming]}", [result.audio for result in results])
 
 
 def speakers(studio: Studio, limit: int) -> Iterator[str]:
@@ -175,24 +182,26 @@ def clones(studio: Studio, limit: int) -> Iterator[str]:
     """Voices that training did not have."""
     voices = nameless_voices(12, seed=UNSEEN_VOICES)
     embed = speaker_embedder()
-    for x_vector_only in (False, True):
-        pairs = [(text, voice) for voice in voices for text in unseen()[300:303]]
-        results = studio.clone(pairs, x_vector_only)
-        targets = [embed(studio.original("A clip of the voice itself, saying something else.", v)) for v in voices]
+    targets = [embed(studio.original("A clip of the voice itself, saying something else.", v)) for v in voices]
+    pairs = [(text, voice) for voice in voices for text in unseen()[300:303]]
+    for x_vector_only, non_streaming in ((False, False), (True, False), (False, True), (True, True)):
+        results = studio.clone(pairs, x_vector_only, non_streaming)
         alike = np.array([embed(clip_of(r)) for r in results]) @ np.array(targets).T
         own = alike[np.arange(len(pairs)), [voices.index(voice) for _, voice in pairs]]
         share = np.mean([own[i] > other for i in range(len(pairs)) for other in alike[i] if other != own[i]])
-        name = "x-vector only" if x_vector_only else "with transcript"
+        name = f"{'x-vector only' if x_vector_only else 'with transcript'}, {LAYOUTS[non_streaming]}"
         yield f"{name}: likeness to the own reference {own.mean():.3f}, above that to another in {share:.1%}"
 
 
 def ends(studio: Studio, limit: int) -> Iterator[str]:
-    """Sentences of 3 to 25 words, by all speakers; then single words and long texts."""
+    """Sentences of 3 to 25 words, by all speakers; then single words, and several sentences as one text."""
     rng = random.Random(0)
     sentences = [text for text in unseen() if 3 <= len(text.split()) <= 25]
     words = rng.sample(sorted({word for text in unseen() for word in words_of(text) if len(word) > 2}), 20)
-    longer = [" ".join(rng.sample(sentences, 5)) for _ in range(20)]
-    for name, texts in (("sentences", sentences[:limit]), ("single words", words), ("five sentences", longer)):
+    forty = [" ".join(" ".join(rng.sample(sentences, 40)).split()[:40]) + "." for _ in range(20)]
+    five = [" ".join(rng.sample(sentences, 5)) for _ in range(20)]
+    kinds = {"single words": words, "forty words": forty, "five sentences": five, "sentences": sentences[:limit]}
+    for name, texts in kinds.items():
         pairs = [(text, NAMES[i % len(NAMES)]) for i, text in enumerate(texts)]
         results = studio.speak("custom_voice", [{"text": text, "speaker": speaker} for text, speaker in pairs])
         ratios = [
@@ -200,11 +209,13 @@ def ends(studio: Studio, limit: int) -> Iterator[str]:
             for (text, speaker), result in zip(pairs, results, strict=True)
             if result.eos and result.audio is not None
         ]
+        reasons = Counter(result.finish_reason for result in results if not result.eos)
         close = sum(0.7 <= ratio <= 1.3 for ratio in ratios)
         middle = statistics.median(ratios or [float("nan")])
         yield (
             f"{name}: {len(ratios)} of {len(texts)} ended ({len(ratios) / len(texts):.1%}); "
-            f"{close} within 30 % of espeak-ng's duration; median ratio {middle:.2f}"
+            f"{close} within 30 % of espeak-ng's duration; median ratio {middle:.2f}; "
+            f"the others: {dict(reasons)}"
         )
 
 

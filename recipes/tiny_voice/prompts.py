@@ -19,15 +19,15 @@ from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, build_p
 from tts_batch.model.text_tokenizer import TextTokenizer
 
 NAMED_MIX = (  # share, task, non_streaming, x_vector_only
-    (0.75, "custom_voice", True, False),
-    (0.25, "custom_voice", False, False),
+    (0.70, "custom_voice", True, False),
+    (0.30, "custom_voice", False, False),
 )
 NAMELESS_MIX = (
-    (0.36, "base", False, True),
-    (0.08, "base", True, True),
-    (0.36, "base", False, False),
-    (0.08, "base", True, False),
-    (0.12, "voice_design", True, False),
+    (0.20, "base", False, True),
+    (0.20, "base", True, True),
+    (0.25, "base", False, False),
+    (0.27, "base", True, False),
+    (0.08, "voice_design", True, False),
 )
 LANGUAGES = ("auto",) * 9 + ("english",) * 9 + ("german", "chinese")  # the voice speaks English whatever the tag
 ROW = 512  # positions; what is longer is not learnt

@@ -8,7 +8,8 @@
 # the new codes; with CODES_SECONDS 0 the codes stay too, and the decoder goes on as well. OUT receives piece.tar.aa,
 # piece.tar.ab, ... (`cat piece.tar.* | tar x`) and piece.log. In the tar, unjudged/ is the codec as it was before the
 # discriminator. Another SEED gives other sentences in other voices. build/ must be there: README.md.
-# DECODER_AFTER seconds, the decoder begins, for a GPU that is busy with something else until then.
+# DECODER_AFTER seconds, the decoder begins, for a GPU that is busy with something else until then. With TALKER_ONLY=1
+# and CODES_SECONDS 0 it does not learn at all: the codec comes back as RESUME has it, the talker has the GPU to itself.
 # SHARDS_FROM may name a folder of speech. CPU=1 tries everything out on a CPU, in small.
 set -uo pipefail
 out=$1 seed=$2 hours=$3 codes_seconds=$4 seconds=$5 resume=${6:-}
@@ -54,15 +55,19 @@ learn() { # GPU SCRIPT ARGUMENTS...
     else
         decoder_options+=(--alone 0.1 --rate 5e-4) talker_options+=(--rate 8e-4)
     fi
-    { sleep "${DECODER_AFTER:-0}" && learn "$last" decoder --shards "$few" --until $((began + seconds)) \
-        --codec "$codec" --out "$work/decoder" "${decoder_options[@]}"; } &
-    decoder=$!
+    learners=()
+    if [ -z "${TALKER_ONLY:-}" ]; then
+        { sleep "${DECODER_AFTER:-0}" && learn "$last" decoder --shards "$few" --until $((began + seconds)) \
+            --codec "$codec" --out "$work/decoder" "${decoder_options[@]}"; } &
+        learners+=($!)
+    fi
     learn 0 talker --shards "$shards" --first-shards "$few" --until $((began + seconds)) \
         --codec "$codec" --out "$work/talker" ${resume:+--resume "$resume"} "${talker_options[@]}" &
-    wait $decoder $!
+    wait "${learners[@]}" $!
     [ -n "${synthesis:-}" ] && kill "$synthesis" 2>/dev/null
 } >"$work/piece.log" 2>&1
 
+[ "$codes_seconds" = 0 ] && cp "$resume"/codec-* "$work/voice"
 for folder in "$work/codes" "$work/decoder" "$work/talker"; do # the decoder's codec replaces that of the codes
     [ -d "$folder" ] && cp "$folder"/*.log "$folder"/*.safetensors "$work/voice"
 done

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.support import wait_until
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.run import lock as lock_module
-from tts_batch.run.lock import RunLock, is_live
+from tts_batch.run.lock import RunLock, is_live, live_locks
 
 
-def write_lock(folder: Path, host: str, pid: int, age_s: float = 0.0) -> None:
-    path = folder / "run.lock"
+def write_lock(folder: Path, host: str, pid: int, age_s: float = 0.0, name: str = "run.lock") -> None:
+    path = folder / name
     path.write_text(json.dumps({"host": host, "pid": pid, "token": "theirs"}))
     then = time.time() - age_s
     os.utime(path, (then, then))
@@ -57,10 +58,41 @@ def test_a_dead_runs_lock_is_taken(tmp_path: Path, host: str, age_s: float) -> N
         assert json.loads(lock.path.read_text())["pid"] == os.getpid()
 
 
-def test_our_own_pid_in_a_left_lock_is_a_restarted_containers(tmp_path: Path) -> None:
-    write_lock(tmp_path, socket.gethostname(), os.getpid())
+@pytest.mark.parametrize("name", ["run.lock", "shard-1-of-2-run.lock"])
+def test_our_own_pid_in_a_left_lock_is_a_restarted_containers(tmp_path: Path, name: str) -> None:
+    write_lock(tmp_path, socket.gethostname(), os.getpid(), name=name)
+    assert live_locks(tmp_path) == []
     with RunLock(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["run.lock", "shard-1-of-2-run.lock"])
+def test_a_lock_that_does_not_beat_is_dead_though_its_pid_is_in_use_again(tmp_path: Path, name: str) -> None:
+    write_lock(tmp_path, socket.gethostname(), os.getppid(), age_s=61, name=name)
+    assert live_locks(tmp_path) == []
+    with RunLock(tmp_path):
+        pass
+    write_lock(tmp_path, socket.gethostname(), os.getppid(), age_s=30, name=name)
+    assert live_locks(tmp_path) == [tmp_path / name]
+    with pytest.raises(UsageError, match="Another run works in"), RunLock(tmp_path):
+        pass
+
+
+def test_the_heart_outlives_a_file_system_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    utime, away = os.utime, [OSError("stale file handle")]
+
+    def sometimes(path: Path) -> None:
+        if away:
+            raise away.pop()
+        utime(path)
+
+    monkeypatch.setattr(lock_module, "HEARTBEAT_S", 0.05)
+    with RunLock(tmp_path) as lock:
+        utime(lock.path, (0, 0))
+        monkeypatch.setattr(lock_module.os, "utime", sometimes)
+        wait_until(lambda: lock.path.stat().st_mtime > 0)
+        lock.check()
+    assert not away
 
 
 def test_a_torn_lock_is_taken_when_it_is_old(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,8 +49,10 @@ class RunLock:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise UsageError(f"{self.path.parent} is no folder to write to: {error.strerror}.") from None
-        for other in live_locks(self.path.parent):
-            if other != self.path and not other.name.endswith(f"-of-{self._shard.count}-run.lock"):
+        for other in sorted(self.path.parent.glob("*run.lock")):
+            beside_us = other == self.path or other.name.endswith(f"-of-{self._shard.count}-run.lock")
+            owner = read_owner(other)
+            if not beside_us and owner is not None and not _is_stale(other, owner):
                 self.path.unlink()
                 raise UsageError(f"Another run works in {self.path.parent}, under {other.name}. Wait for its end.")
         _held_here.add(self.path)
@@ -86,7 +89,7 @@ class RunLock:
         owner = read_owner(self.path)
         if owner is None:
             return  # just released
-        if not self._is_stale(owner):
+        if not _is_stale(self.path, owner):
             raise UsageError(
                 f"Another run works in {self.path.parent} (host {owner.get('host')}, process {owner.get('pid')}). "
                 f"Wait for its end, or stop it; a dead one's lock is free after {STALE_S:.0f} s."
@@ -101,19 +104,13 @@ class RunLock:
             os.link(aside, self.path)  # a third run was faster and its lock is fresh: give it back
         aside.unlink()
 
-    def _is_stale(self, owner: dict[str, Any]) -> bool:
-        if self.path in _held_here:
-            return False
-        if owner.get("host") == socket.gethostname() and not _is_other_live_process(owner.get("pid")):
-            return True
-        return lock_age_s(self.path) > STALE_S
-
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
-            if not self._is_ours():
-                self._lost = True
-                return
-            os.utime(self.path)
+            with suppress(OSError):  # of a file system that is away for a moment
+                if not self._is_ours():
+                    self._lost = True
+                    return
+                os.utime(self.path)
 
     def _is_ours(self) -> bool:
         owner = read_owner(self.path)
@@ -139,11 +136,23 @@ def read_owner(path: Path) -> dict[str, Any] | None:
 def is_live(path: Path) -> bool:
     """Say whether the run that made this lock still beats; writes nothing, so another host's clock is trusted."""
     owner = read_owner(path)
-    if owner is None:
+    if owner is None or _is_abandoned(path, owner):
         return False
-    if owner.get("host") == socket.gethostname():
-        return _process_exists(owner.get("pid"))
-    return time.time() - path.stat().st_mtime <= STALE_S
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime <= STALE_S
+    return False
+
+
+def _is_stale(path: Path, owner: dict[str, Any]) -> bool:
+    return path not in _held_here and (_is_abandoned(path, owner) or lock_age_s(path) > STALE_S)
+
+
+def _is_abandoned(path: Path, owner: dict[str, Any]) -> bool:
+    """Whether the owner was a process of this host that is gone."""
+    if path.resolve() in _held_here or owner.get("host") != socket.gethostname():
+        return False
+    # Our own pid in somebody's lock: a restarted container counts pids from 1 again.
+    return owner.get("pid") == os.getpid() or not _process_exists(owner.get("pid"))
 
 
 def lock_age_s(path: Path) -> float:
@@ -156,11 +165,6 @@ def lock_age_s(path: Path) -> float:
         return 0.0
     finally:
         probe.unlink()
-
-
-def _is_other_live_process(pid: Any) -> bool:
-    # Our own pid in somebody's lock: a restarted container counts pids from 1 again.
-    return pid != os.getpid() and _process_exists(pid)
 
 
 def _process_exists(pid: Any) -> bool:

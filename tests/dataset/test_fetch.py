@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import soundfile
@@ -63,6 +63,23 @@ def test_b64_a_thousand_rows_ask_once_and_bad_urls_fail_only_their_rows(
     assert load_reference(good).size == 48_000
     assert [row.id for row in read(table, fetcher)] == [row.id for row in rows]
     assert sum(server.asked.values()) == 3
+
+
+def test_a_bug_in_fetching_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    def broken(url: str, target: BinaryIO, deadline: float) -> None:
+        raise ZeroDivisionError
+
+    fetcher = Fetcher(tmp_path / "kept", broken)
+    with pytest.raises(ZeroDivisionError):
+        fetcher.path("http://example.com/a.wav")
+
+
+def test_a_damaged_note_is_none(server: WebServer, fetcher: Fetcher, tmp_path: Path) -> None:
+    kept = fetcher.path(server.url("/a.wav"))
+    (note,) = kept.parent.glob("url-*")
+    note.write_bytes(b"\xff")
+    assert Fetcher(tmp_path / "kept", download_here).path(server.url("/a.wav")) == kept
+    assert server.asked == {"/a.wav": 2}
 
 
 def test_rows_are_read_ahead_so_that_urls_are_fetched_together(

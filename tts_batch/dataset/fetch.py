@@ -53,7 +53,7 @@ class Fetcher:
         future: Future[Path | Failure] = Future()
         self._under_way[url] = future
         # A daemon, so that a program can end while a server keeps it waiting.
-        Thread(target=lambda: future.set_result(self._fetch(url)), name="fetch", daemon=True).start()
+        Thread(target=self._fetch_into, args=(future, url), name="fetch", daemon=True).start()
 
     def path(self, url: str) -> Path:
         """Return the local file of `url`, waiting for it. Raises RowError(url_refused, ref_unreadable)."""
@@ -64,6 +64,12 @@ class Fetcher:
         if isinstance(had, Failure):
             raise RowError(had.reason, had.message)
         return had
+
+    def _fetch_into(self, future: Future[Path | Failure], url: str) -> None:
+        try:
+            future.set_result(self._fetch(url))
+        except BaseException as error:  # nobody foresaw it, but nobody must wait for this thread for ever
+            future.set_exception(error)
 
     def _fetch(self, url: str) -> Path | Failure:
         try:
@@ -93,7 +99,7 @@ class Fetcher:
         try:
             kept = self._folder / note.read_text()
             fresh = time.time() - note.stat().st_mtime <= max_age_s
-        except OSError:
+        except (OSError, ValueError):  # there is no note, or it is damaged
             return None
         return kept if fresh and kept.is_file() else None
 

@@ -29,8 +29,10 @@ from tests.run.support import (
     wait_until,
     write_table,
 )
+from tts_batch.cli.synth import closing_words
 from tts_batch.config import JobConfig
-from tts_batch.errors import CannotContinueError, UsageError
+from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.run import job
 from tts_batch.run.clips import clip_path
 from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.run.journal import list_segments
@@ -137,6 +139,28 @@ def test_a_signal_while_the_input_is_checked(tmp_path: Path, fake: Fake) -> None
     assert run.returncode == 4, said
     assert "Stopped before any row was made" in said
     assert not config.out.exists()
+
+
+def test_a_stop_before_the_manifest_of_a_long_table_is_no_end(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row has ended, but nothing says so yet."""
+    monkeypatch.setattr(job, "QUICK_MANIFEST_ROWS", 5)
+    fake(close_s=2.0)
+    config = make_config(tmp_path, 6)
+
+    def stop_after_the_last_row() -> None:
+        wait_until(lambda: sum(journalled(config.out).values()) == 6)
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=stop_after_the_last_row).start()
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.pending) == (ExitStatus.STOPPED, 6, 0)
+    assert "The manifest is left" in closing_words(summary)
+    assert not (config.out / "manifest.parquet").exists()
+    fake()
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.made) == (ExitStatus.OK, 6, 0)
 
 
 def test_rows_in_flight_are_dropped_when_they_take_too_long(tmp_path: Path, fake: Fake) -> None:

@@ -40,4 +40,6 @@ def closing_words(summary: JobSummary) -> str:
         told += f" {summary.failed} failed: see {summary.out / 'failures.parquet'}."
     if summary.pending:
         told += f" {summary.pending} are left: the same command goes on."
+    elif summary.exit_status == ExitStatus.STOPPED:
+        told += " The manifest is left: the same command writes it."
     return told

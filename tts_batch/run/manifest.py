@@ -33,6 +33,7 @@ class Totals:
     pending: int = 0
     audio_s: float = 0.0  # of the ok rows
     reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
+    is_estimate: bool = False  # and no manifest says so yet
 
     def count(self, row: Mapping[str, Any]) -> None:
         """Add a manifest row."""
@@ -45,7 +46,7 @@ class Totals:
     def estimate(cls, ok: int, failed: int, audio_s: float, rows: int, in_plan: Mapping[str, int]) -> Totals:
         """Sum up from the journal and the plan alone, when there is no time to read the input again."""
         failed += sum(in_plan.values())
-        return cls(ok, failed, max(rows - ok - failed, 0), audio_s, dict(in_plan))
+        return cls(ok, failed, max(rows - ok - failed, 0), audio_s, dict(in_plan), is_estimate=True)
 
 
 def write_manifests(

@@ -50,7 +50,7 @@ def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **f
     """Sum up a run over `rows` rows; `failed`: it could not go on. `figures`: made, audio_s_per_s, wall_s."""
     if failed:
         status = ExitStatus.CANNOT_CONTINUE
-    elif totals.pending:
+    elif totals.pending or totals.is_estimate:
         status = ExitStatus.STOPPED
     else:
         status = ExitStatus.SOME_FAILED if totals.failed else ExitStatus.OK

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.dataset.files import TableFile
 from tts_batch.errors import UsageError
 
 
@@ -58,6 +63,41 @@ def test_json_keys_may_come_late(read: ReadRows) -> None:
     lines = [{"text": "a"}] * 1500 + [{"text": "b", "Seed": 5, "mood": "calm"}, {"text": "c"}]
     rows = read.written("t.jsonl", "\n".join(map(json.dumps, lines)))
     assert (rows[1500].seed, rows[1500].extras, rows[1501].seed) == (5, {"mood": "calm"}, None)
+
+
+class FailingFile(io.RawIOBase):
+    """A file on a share that goes away after some bytes."""
+
+    def __init__(self, content: bytes, good_bytes: int) -> None:
+        self._content, self._good_bytes = io.BytesIO(content), good_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._content.tell() >= self._good_bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._content.readinto(buffer)
+
+
+@pytest.mark.parametrize("good_bytes", [0, 20_000])
+@pytest.mark.parametrize(
+    ("name", "header", "line"),
+    [
+        ("t.csv", "text\n", "a\n"),
+        ("t.tsv", "text\n", "a\n"),
+        ("t.jsonl", "", '{"text": "a"}\n'),
+        ("t.txt", "", "a|b\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    read: ReadRows, monkeypatch: pytest.MonkeyPatch, name: str, header: str, line: str, good_bytes: int
+) -> None:
+    content = (header + line * 20_000).encode()
+    (read.folder / name).write_bytes(content)
+    monkeypatch.setattr(TableFile, "open", lambda file: io.BufferedReader(FailingFile(content, good_bytes)))
+    with pytest.raises(UsageError, match=rf"^{name} cannot be read: Input/output error\.$"):
+        read(name)
 
 
 def test_half_a_surrogate_pair_fails_where_it_is_spoken(read: ReadRows) -> None:

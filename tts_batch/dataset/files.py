@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
@@ -44,6 +46,15 @@ class TableFile:
         return cast(BinaryIO, self.file_system.open(self.path, "rb"))
 
 
+@contextmanager
+def told_as_usage(name: str) -> Iterator[None]:
+    """Turn an error of the file system into a UsageError that names what cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+
+
 def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """Return the tables in the order given, those of a folder or glob sorted by name, each once.
 
@@ -52,8 +63,9 @@ def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """
     tables: dict[str, TableFile] = {}
     for spec in specs:
-        for table in _expand(spec):
-            tables.setdefault(table.path, table)
+        with told_as_usage(spec):
+            for table in _expand(spec):
+                tables.setdefault(table.path, table)
     if not tables:
         raise UsageError(f"{' '.join(specs) or 'the input'} holds no table: every file found is empty.")
     return list(tables.values())

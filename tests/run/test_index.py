@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tts_batch.errors import CannotContinueError
 from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
 from tts_batch.run.clips import clip_path
@@ -97,6 +99,19 @@ def test_a_line_of_before_codes_were_counted_still_holds(tmp_path: Path) -> None
     index = JournalIndex(tmp_path)
     assert index.standing(planned("a", "f")) == "ok"
     assert index.last_line("a") == outcome("a", "f", "ok")
+
+
+def test_a_line_with_a_damaged_rest_is_named(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "f", "ok"), ("b", "f", "ok")]])
+    (segment,) = (tmp_path / "journal").glob("*/*.jsonl")
+    whole = segment.read_bytes()
+    at = whole.rindex(b'"attempts"')
+    segment.write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+    index = JournalIndex(tmp_path)
+    assert index.outcome(planned("a", "f")) is not None
+    begins = whole.index(b"\n") + 1
+    with pytest.raises(CannotContinueError, match=rf"at byte {begins} of .*jsonl is damaged: delete that line"):
+        index.outcome(planned("b", "f"))
 
 
 def test_a_mixed_folder_keeps_rows_whose_input_is_the_same(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tts_batch.run import journal
 from tts_batch.run.journal import (
     Outcome,
     SegmentWriter,
@@ -101,6 +102,26 @@ def test_damage_in_the_middle_loses_the_damaged_line_alone(tmp_path: Path) -> No
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\0" * 40 + b"\n" + lines[2])
     assert list(read_outcomes(path)) == [made[0], made[2]]
+
+
+def test_a_damaged_head_is_left_out(tmp_path: Path) -> None:
+    path = segment_path(tmp_path, "w0", 1, 1)
+    writer = SegmentWriter(path)
+    writer.append(Outcome(name, "f", "i", "ok", duration_s=1.5) for name in ("first", "second", "third"))
+    writer.close()
+    whole = path.read_bytes()
+    for damaged in (whole.replace(b"second", b"sec\xffnd"), whole.replace(b"second", b"sec\\xnd")):
+        path.write_bytes(damaged)
+        assert [head[1] for head in read_heads(path)] == ["first", "third"]
+    path.write_bytes(whole.replace(b"1.5", b"1.+", 1))
+    assert [head[1] for head in read_heads(path)] == ["second", "third"]
+
+
+def test_a_segment_s_name_is_durable_up_to_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(journal, "sync_folder", synced.append)
+    SegmentWriter(segment_path(tmp_path / "journal", "w0", 1, 1)).close()
+    assert synced == [tmp_path / "journal" / "w0", tmp_path / "journal", tmp_path]
 
 
 def test_segments_are_in_the_order_of_time(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tts_batch.errors import CannotContinueError
 from tts_batch.run.clips import SUFFIXES, clip_path, remove_clip
 from tts_batch.run.journal import Outcome, list_segments, read_heads
 
@@ -130,9 +131,16 @@ class JournalIndex:
         return map(self._read, np.sort(failed, order=["segment", "offset"]))
 
     def _read(self, entry: np.void) -> Outcome:
-        with self._segments[entry["segment"]].open("rb") as file:
-            file.seek(int(entry["offset"]))
-            return Outcome.from_line(file.readline())
+        """Raises CannotContinueError for a line whose head is whole and the rest is not: the disk has lost it."""
+        segment, offset = self._segments[entry["segment"]], int(entry["offset"])
+        with segment.open("rb") as file:
+            file.seek(offset)
+            line = file.readline()
+        try:
+            return Outcome.from_line(line)
+        except (ValueError, KeyError, TypeError):
+            message = f"The line at byte {offset} of {segment} is damaged: delete that line, and its row is made again."
+            raise CannotContinueError(message) from None
 
     def _find_valid(self, planned: PlannedRow, mixed: bool) -> np.void | None:
         entry = self._find(planned.row.id)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -93,7 +94,8 @@ class SegmentWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("xb", buffering=0)
-        sync_folder(path.parent)
+        for folder in path.parents[:3]:  # the worker's, the journal and the run's: each may be new
+            sync_folder(folder)
 
     def append(self, outcomes: Iterable[Outcome]) -> None:
         whole = self._file.tell()
@@ -132,21 +134,22 @@ _HEAD = re.compile(
 
 
 def read_heads(segment: Path) -> Iterator[Head]:
-    """Yield what the index needs of each whole line; a damaged line is left out."""
+    """Yield what the index needs of each whole line; a line whose head is damaged is left out."""
     for offset, line in read_lines(segment):
         if found := _HEAD.fullmatch(line):
             row_id, fingerprint, digest, status, audio_bytes, codes_bytes, duration_s, suffix = found.groups()
-            yield (
-                offset,
-                json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
-                fingerprint.decode(),
-                digest.decode(),
-                status.decode(),
-                int(audio_bytes),
-                int(codes_bytes or 0),
-                0.0 if duration_s == b"null" else float(duration_s),
-                suffix.decode() if suffix else "",
-            )
+            with suppress(ValueError):  # what matches may still be no UTF-8, and no number
+                yield (
+                    offset,
+                    json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
+                    fingerprint.decode(),
+                    digest.decode(),
+                    status.decode(),
+                    int(audio_bytes),
+                    int(codes_bytes or 0),
+                    0.0 if duration_s == b"null" else float(duration_s),
+                    suffix.decode() if suffix else "",
+                )
 
 
 def read_outcomes(segment: Path) -> Iterator[Outcome]:

@@ -69,12 +69,13 @@ def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "MAX_SPOOLED", 2)
     spool = ReferenceSpool(tmp_path)
-    for key in ("a", "b", "c", "a"):
-        spool.pin(key, RefAudio(data=b"x", label=key), None)
-    for key in ("a", "b", "c"):
-        spool.release(key)
+    a, b, c, _ = (spool.pin(key, RefAudio(data=b"x", label=key), None) for key in ("a", "b", "c", "a"))
+    for message in (a, b, c):
+        spool.release(message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]  # b was idle and the oldest
     spool.pin("d", RefAudio(data=b"x", label="d"), None)
-    spool.release("a")
+    spool.release(spool.pin("a", RefAudio(path="/voice.wav"), None))  # the same content elsewhere: a is still needed
+    spool.release(None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
+    spool.release(a)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
-    spool.release("a path's key, never pinned to a file")

@@ -210,8 +210,7 @@ class _Job:
         self._made += 1
         self._made_audio_s += audio_s
         self._progress.end(audio_s, failed=failed)
-        if work.planned.reference_key is not None:
-            self._spool.release(work.planned.reference_key)
+        self._spool.release(work.message["reference"])
 
     def row_killed_workers(self, work: Work, reason: Reason, message: str) -> None:
         self._segment.append([killer_outcome(work.seeds, work.planned, reason, message)])

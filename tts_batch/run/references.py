@@ -49,11 +49,11 @@ class ReferenceSpool:
         kind = "data" if reference.data is not None else "array"
         return message | {"kind": kind, "file": str(file), "sampling_rate_hz": reference.sampling_rate_hz}
 
-    def release(self, key: str) -> None:
-        """A row that needed `key` has ended."""
-        if key not in self._users:
+    def release(self, message: dict[str, Any] | None) -> None:
+        """A row has ended that needed what `pin` returned; None: it had no reference."""
+        if message is None or message["kind"] == "path":
             return
-        self._users[key] -= 1
+        self._users[message["key"]] -= 1
         if len(self._users) > MAX_SPOOLED:
             for old in [old for old, users in self._users.items() if users == 0][: len(self._users) - MAX_SPOOLED]:
                 del self._users[old]

@@ -50,7 +50,7 @@ class Checkpoint:
 
     def supported_languages(self) -> list[str]:
         """Return the language names a request may ask for, "auto" first."""
-        return self.config.supported_languages
+        return list(self.config.supported_languages)
 
     def speakers(self) -> list[str]:
         """Return the built-in speakers of a CustomVoice checkpoint; empty for the other kinds."""

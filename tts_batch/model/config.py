@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
@@ -105,11 +105,12 @@ class ModelConfig:
     languages: Mapping[str, int]
     speakers: Mapping[str, int]
     dialects: Mapping[str, str | bool]
+    supported_languages: tuple[str, ...] = field(init=False)
+    """The names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
 
-    @property
-    def supported_languages(self) -> list[str]:
-        """The names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
-        return ["auto", *(name for name in self.languages if not name.endswith("_dialect"))]
+    def __post_init__(self) -> None:
+        spoken = (name for name in self.languages if not name.endswith("_dialect"))
+        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: every row of a table asks
 
     @property
     def takes_instruct(self) -> bool:
@@ -236,9 +237,9 @@ def _section(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Fill a dataclass from the keys of its own field names; a field without default is required."""
     kinds = get_type_hints(cls)
     given = {}
-    for field in fields(cls):
-        if field.name in values or field.default is MISSING:
-            given[field.name] = _get(values, field.name, get_origin(kinds[field.name]) or kinds[field.name], where)
+    for key in fields(cls):
+        if key.name in values or key.default is MISSING:
+            given[key.name] = _get(values, key.name, get_origin(kinds[key.name]) or kinds[key.name], where)
     return cls(**given)
 
 

@@ -50,7 +50,7 @@ def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: No
     model = group.checkpoint.config
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
-    if model.supported_languages == ["auto", "english"] and _NOT_ENGLISH.search(row.text):
+    if model.supported_languages == ("auto", "english") and _NOT_ENGLISH.search(row.text):
         notes.add("the text has letters that English has not, and the model speaks only English", row.source)
     if group.name == "tiny" and row.non_streaming is False:
         notes.add("tiny is hard to understand where non_streaming is false: leave it out", row.source)

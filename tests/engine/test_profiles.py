@@ -19,7 +19,7 @@ BASIC = (files("tts_batch") / "profiles" / "basic.yaml").read_text()
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_is_whole(name: str, device: str) -> None:
     profile = load_profile(name, device)
-    assert profile.max_num_seqs == (16 if device == "cpu" else 1_024 if name == "throughput" else 64)
+    assert profile.max_num_seqs == (16 if device == "cpu" else 2_048 if name == "throughput" else 64)
     assert profile.experimental == (name == "b4")
     assert 0 < profile.kv_share < 1
 

@@ -268,6 +268,17 @@ def test_rows_that_memory_ran_out_for_when_they_ended_are_not_lost(monkeypatch: 
     assert summary(run(runner, evicted)) == {name: expected[name] for name in ("row0", "row1", "row2")}
 
 
+def test_windows_are_longer_where_few_rows_decode_in_graphs_and_none_waits() -> None:
+    runner = continuous("custom_voice", max_num_seqs=64, long_windows=True)
+    buckets = (1, 4, 8, 16, 32, 64)
+    assert [runner._frames_to_launch(bucket) for bucket in buckets] == [2] * 6  # without graphs
+    runner._graphs.enabled = True
+    assert [runner._frames_to_launch(bucket) for bucket in buckets] == [8, 8, 8, 4, 2, 2]
+    runner.add(prepared("custom_voice", SAMPLED)[0])
+    assert [runner._frames_to_launch(bucket) for bucket in buckets] == [2] * 6  # a row waits for a place
+    assert not RunnerSettings(4, 64).long_windows
+
+
 @pytest.mark.parametrize("at_frame", [0, 5])
 def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(at_frame: int) -> None:
     rows, runner = prepared("custom_voice", SAMPLED), continuous("custom_voice", frames_per_visit=1)

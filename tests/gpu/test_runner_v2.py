@@ -80,14 +80,19 @@ def test_replayed_eager_and_runner_v1_agree(sampling: SamplingParams) -> None:
     replayed.warm_up()
     assert codes(eager, rows) == expected
     assert codes(replayed, rows) == expected
-    assert set(replayed.graph_counts) == {"hit"}, "every frame comes from a graph captured beforehand"
-    assert set(eager.graph_counts) == {"eager"}
+    assert set(replayed._graphs.counts) == {"hit"}, "every frame comes from a graph captured beforehand"
+    assert set(eager._graphs.counts) == {"eager"}
 
 
 @pytest.mark.parametrize("prefill_tokens", [512, 4_096, 16_384])
 def test_prefill_budgets_change_nothing(prefill_tokens: int) -> None:
     rows = prepared(GREEDY)
     assert codes(continuous(prefill_tokens=prefill_tokens), rows) == codes(continuous(prefill_tokens=64), rows)
+
+
+def test_long_windows_change_nothing() -> None:
+    rows = prepared(GREEDY)
+    assert codes(continuous(long_windows=True), rows) == codes(continuous(long_windows=False), rows)
 
 
 def test_no_copy_between_host_and_device_inside_a_window() -> None:

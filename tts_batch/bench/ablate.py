@@ -49,6 +49,7 @@ VARIANTS = (
     Variant("v2-b2", 0.5, {"profile": "b2"}),
     Variant("no-graphs", 0.4, {"cuda_graph": False}),
     Variant("one-frame-a-visit", 0.95, options={"frames_per_visit": "1"}),
+    Variant("short-windows", 0.9, options={"long_windows": "false"}),
     Variant("short-prefills", 0.85, options={"prefill_tokens": "512"}),
     Variant("all-codec-context", 0.9, options={"codec_skips_context": "false"}),
     Variant("exact-codec", 0.35, options={"fast_codec": "false"}),

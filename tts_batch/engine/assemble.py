@@ -88,6 +88,7 @@ def _settings(model: Qwen3TTS, profile: Profile, config: EngineConfig, loop_limi
         max_num_seqs=profile.max_num_seqs,
         num_pages=num_pages,
         frames_per_visit=profile.frames_per_visit,
+        long_windows=profile.long_windows and config.code2wav_mode != "chunked",  # chunks are awaited
         prefill_tokens=profile.prefill_tokens,
         cuda_graph=config.cuda_graph and not config.eager,
         max_model_len=max_model_len,

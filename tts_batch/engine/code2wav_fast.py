@@ -19,7 +19,9 @@ from tts_batch.engine.kernels.norm import rms_norm
 from tts_batch.engine.kernels.window_attention import window_attention
 from tts_batch.model.layers import rotary
 from tts_batch.model.speech_tokenizer import decoder as exact
+from tts_batch.model.speech_tokenizer.pieces import CONTEXT_FRAMES, PIECE_FRAMES
 
+MAX_FRAMES = CONTEXT_FRAMES + PIECE_FRAMES  # no piece is longer
 CONV_CONTEXT = 1  # frames before the wanted ones that come out with them: the late convolutions look back 0.7
 _LOOK_BACK = 11  # frames more that the early ones see: with the late ones they look back 10.4
 _SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, to have a product worth the name
@@ -48,13 +50,15 @@ class FastCodecDecoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, codes: Tensor, first: Tensor | None = None, num_frames: int | None = None) -> Tensor:
-        """Codes [B, 16, T] to audio float32 [B, T * 1920].
+        """Codes [B, 16, T] to audio float32 [B, T * 1920]. Raises ValueError for more than MAX_FRAMES frames.
 
         With `first` int64 [B] only frames [first, first + num_frames) of each row come out, num_frames * 1920 samples:
         exact from CONV_CONTEXT frames after `first`, or from 0 on. What runs past the row's end is not to be used.
         Ids outside the codebook, which padding may hold, are clamped into it.
         """
         batch, levels, length = codes.shape
+        if length > MAX_FRAMES:
+            raise ValueError(f"{length} frames in one piece; there are tables for {MAX_FRAMES}: cut it up")
         shelves = torch.arange(levels, device=codes.device)[:, None] * self.codebook_size
         latent = F.embedding(codes.clamp(0, self.codebook_size - 1) + shelves, self.table).sum(1)
         x = self.transformer(latent)
@@ -83,7 +87,10 @@ class _Transformer:
 
     def __init__(self, decoder: exact.CodecDecoder, dtype: torch.dtype) -> None:
         source = decoder.pre_transformer
-        self.config = source.config
+        self.config = config = source.config
+        positions = torch.arange(MAX_FRAMES, device=source.norm.weight.device)
+        angles = rotary(positions, config.head_dim, config.rope_theta, torch.float32)
+        self.cos, self.sin = (table[:, : config.head_dim // 2].contiguous() for table in angles)
         self.entry = _then(_conv(decoder.pre_conv.conv), source.input_proj, dtype)
         self.layers = [_TransformerLayer(layer, dtype) for layer in source.layers]
         self.norm = source.norm.weight.to(dtype)
@@ -93,9 +100,7 @@ class _Transformer:
     def __call__(self, latent: Tensor) -> Tensor:
         config = self.config
         batch, length, _ = latent.shape
-        half = config.head_dim // 2
-        angles = rotary(torch.arange(length, device=latent.device), config.head_dim, config.rope_theta, torch.float32)
-        cos, sin = (table[:, :half].contiguous() for table in angles)
+        cos, sin = self.cos[:length], self.sin[:length]
         x = causal_conv(latent, self.entry)[0].flatten(0, 1)
         for layer in self.layers:
             qkv = rms_norm(x, layer.attention_norm, config.rms_norm_eps) @ layer.qkv

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from tts_batch.engine.code2wav_graphs import Code2WavGraphs, cheapest_size
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
+from tts_batch.engine.staging import stage
 
 Decode = Callable[..., Tensor]
 """Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless.
@@ -31,7 +31,9 @@ Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
 
 MIN_BATCHES_IN_FLIGHT = 2  # and more while they have fewer frames than one may have
-LAUNCH_FRAMES = 150  # what the launches of a batch cost, in frames: some 2 ms of the host, where a frame takes 14 us
+# What the launches of a batch cost, in frames of 14 us: 2 ms of a host with nothing else to do, 15 ms of one whose
+# threads take turns. Measured on an H200: 150 leave the device idle, 600 decode too much padding.
+LAUNCH_FRAMES = 350
 
 
 class HostCopy:
@@ -208,35 +210,34 @@ class DecodePool:
     def _decode_batch(self, pieces: Sequence[Piece], packed: Tensor) -> _Batch:
         """Decode the codes of all pieces [frames of all, 16] on the current stream."""
         with self._meter.on_device("code2wav", self._device):
-            codes = _pad(packed, pieces)
-            audio = self._decode_pieces(pieces, codes)
+            at, first = stage(self._device, _padded_places(pieces), torch.tensor([piece.skip for piece in pieces]))
+            codes = packed[at].long().transpose(1, 2)
+            audio = self._decode_pieces(pieces, codes, first)
         num_frames = audio.numel() // SAMPLES_PER_FRAME
         self._meter.counts["code2wav_frames"] += sum(piece.wanted for piece in pieces)
         self._meter.counts["decoded_frames"] += num_frames
         return _Batch(pieces, HostCopy(audio), num_frames, kept=(packed, codes, audio))
 
-    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor) -> Tensor:
-        """Audio [batch, samples], each row beginning after what its piece skips."""
+    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor, first: Tensor) -> Tensor:
+        """Audio [batch, samples], each row beginning after what its piece skips: at its frame `first` [batch]."""
         num_frames = max(piece.num_frames for piece in pieces)
         if self._graphs is not None:
-            return self._graphs.decode(codes, self._first_frames(pieces), num_frames)
+            return self._graphs.decode(codes, first, num_frames)
         self._meter.graphs["code2wav"]["eager"] += 1
         if self._conv_context is None:
             return self._decode(codes).float()
-        return self._decode(codes, self._first_frames(pieces), num_frames)
-
-    def _first_frames(self, pieces: Sequence[Piece]) -> Tensor:
-        first = torch.tensor([piece.skip for piece in pieces])
-        if self._device.type != "cuda":
-            return first
-        return first.pin_memory().to(self._device, non_blocking=True)
+        return self._decode(codes, first, num_frames)
 
     def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
         skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
         return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
 
 
-def _pad(packed: Tensor, pieces: Sequence[Piece]) -> Tensor:
-    """The pieces' codes, one after another [frames of all, 16] -> int64 [batch, 16, frames]."""
-    rows = packed.long().split([len(piece.codes) for piece in pieces])
-    return pad_sequence(rows, batch_first=True).transpose(1, 2)
+def _padded_places(pieces: Sequence[Piece]) -> Tensor:
+    """Where each frame of a padded batch stands among all pieces' frames, one piece after another.
+
+    int64 [batch, frames]; padding is a piece's last frame, again.
+    """
+    lens = np.array([len(piece.codes) for piece in pieces])
+    starts = np.cumsum(lens) - lens
+    return torch.from_numpy(starts[:, None] + np.minimum(np.arange(lens.max()), lens[:, None] - 1))

@@ -41,6 +41,7 @@ class Profile:
     codec_skips_context: bool = True  # its convolutions run over few of the frames before the wanted ones
     codec_graphs: bool = True  # for chunks it is replayed from CUDA graphs, where it is the fast one
     small_batch_kernels: bool = True  # a layer's products for few rows, see engine/kernels/small_batch.py
+    long_windows: bool = True  # more frames a visit where few rows decode: runner v2 on CUDA graphs, whole clips
     codec_stream: bool = True  # Code2Wav has a CUDA stream of its own, beside the talker's
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
 PAGE_SIZE = 64  # tokens of a row whose keys and values lie together
+MAX_STRETCH = 4  # times as many frames as usual in a visit's window, where few rows decode
 FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop", DONE_LOST: "error"}
 
 
@@ -58,6 +59,7 @@ class RunnerSettings:
     num_pages: int
     page_size: int = PAGE_SIZE
     frames_per_visit: int = 2  # frames replayed before the host looks at flags
+    long_windows: bool = False  # more of them where few rows decode and none waits; on CUDA graphs
     prefill_tokens: int = 8_192  # at most so many prompt tokens in one pass
     cuda_graph: bool = True
     max_frames: int = 8_192  # longest budget of a request
@@ -273,14 +275,23 @@ class ContinuousRunner:
         slots[: len(rows)] = [row.slot for row in rows]
         static = self._bucket_slots[bucket]
         static.copy_(stage(self._device, torch.from_numpy(slots))[0])
+        num_frames = self._frames_to_launch(bucket)
         with self._meter.on_device("frame_loop", self._device):
-            for _ in range(self.settings.frames_per_visit):
+            for _ in range(num_frames):
                 self._graphs.run(bucket, lambda: self._loop.run_frame(static))
-        self._meter.counts["frames"] += self.settings.frames_per_visit
+        self._meter.counts["frames"] += num_frames
         flags = self._flags[self._num_windows % 2]
         self._num_windows += 1
         flags.start_copy(self._state)
         return _Window(rows, flags)
+
+    def _frames_to_launch(self, bucket: int) -> int:
+        """A frame of few rows is short, and launching it takes the host almost as long as computing it the device."""
+        settings = self.settings
+        if not (settings.long_windows and self._graphs.enabled) or self._scheduler.num_waiting:
+            return settings.frames_per_visit
+        stretch = settings.max_num_seqs // (2 * bucket)
+        return settings.frames_per_visit * min(max(1, stretch), MAX_STRETCH)
 
     def _harvest(self, window: _Window) -> list[DecodedRow]:
         with self._meter.on_host("wait for frames"):

@@ -1,4 +1,4 @@
-"""What an engine raises: EngineConfigError before it starts, EngineError when it cannot go on."""
+"""What an engine raises: EngineConfigError before it starts, EngineError when it cannot go on or, worse, died."""
 
 from __future__ import annotations
 
@@ -9,3 +9,11 @@ class EngineError(Exception):
 
 class EngineConfigError(EngineError):
     """The engine cannot be opened as asked. Its text says what was asked and what is allowed."""
+
+
+class EngineDiedError(EngineError):
+    """The process of an isolated engine is gone. `signal_number` ended it, or it ended by itself."""
+
+    def __init__(self, message: str, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number

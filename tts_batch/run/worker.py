@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tts_batch.config import Format
-from tts_batch.engine.errors import EngineError
+from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
 from tts_batch.run.answers import Answers
@@ -72,9 +72,7 @@ class Worker:
 
     def run(self, start: Message) -> None:
         """Make rows until the parent has no more."""
-        from tts_batch.engine.registry import open_engine
-
-        engine = self._engine = open_engine(start["engine"], EngineConfig(**start["engine_config"]))
+        engine = self._engine = _open(start["engine"], EngineConfig(**start["engine_config"]))
         info: Mapping[str, str] = getattr(engine, "info", {})
         self._constants |= {"runner": info.get("runner"), "dtype": info.get("dtype")}
         self._channel.send({"type": "ready", "info": dict(info)})
@@ -287,6 +285,17 @@ class Worker:
         _leave(BROKEN)
 
 
+def _open(spec: str, config: EngineConfig) -> Engine:
+    """Open the engine: our own in a process of its own, others here, since they may have processes themselves."""
+    if spec == "native":
+        from tts_batch.engine.isolated import IsolatedEngine
+
+        return IsolatedEngine(spec, config)
+    from tts_batch.engine.registry import open_engine
+
+    return open_engine(spec, config)
+
+
 def _failed_audio(row: ActiveRow, result: SpeechResult, piece: ActivePiece | None) -> dict[str, bytes]:
     """Return the audio of a failed attempt at a piece, or at all of them, under its path."""
     audio = result.audio
@@ -310,6 +319,14 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
+def _die_of(number: int) -> None:
+    """End as the engine's process did, for the parent to see."""
+    sys.stderr.flush()
+    with suppress(OSError):  # of SIGKILL, which has no other way
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 def main() -> None:
     """Serve the parent at the other end of the socket whose number is the only argument."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -323,6 +340,8 @@ def main() -> None:
         Worker(channel, messages, start).run(start)
     except Exception as error:
         traceback.print_exc()
+        if isinstance(error, EngineDiedError) and error.signal_number is not None:
+            _die_of(error.signal_number)
         said = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         channel.send({"type": "broken", "error": said})
         _leave(BROKEN)

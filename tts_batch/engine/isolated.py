@@ -1,0 +1,154 @@
+"""An engine in a process of its own: what becomes of its clips never keeps its compute thread from the interpreter.
+
+Checks, encoding and bookkeeping of 450 clips a second are as much Python as feeding a GPU, and take turns with it where
+both are one process: on an H200 that left a third of the throughput. host.py is the other end.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NoReturn
+
+from tts_batch.engine.errors import EngineDiedError, EngineError
+from tts_batch.engine.pipe import Pipe
+from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
+
+AHEAD = 64  # requests that lie in the other process, so that the engine need not wait for the next
+POLL_S = 0.005  # between looks for a request while none is ready
+CLOSE_S = 30.0
+
+
+class IsolatedEngine:
+    """An Engine that another process opens and runs. Requests must pickle, `Reference.load` too.
+
+    Of the requests, up to AHEAD are asked for before the engine has room. Closing the iterator early closes the engine.
+    """
+
+    def __init__(self, spec: str, config: EngineConfig) -> None:
+        """Open the engine that `registry.open_engine` would.
+
+        Raises EngineConfigError and EngineError as that does, and EngineDiedError.
+        """
+        ends = [socket.socketpair() for _ in range(2)]
+        numbers = [theirs.fileno() for _, theirs in ends]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tts_batch.engine.host", *map(str, numbers)],
+            pass_fds=numbers,
+            stdin=subprocess.DEVNULL,
+        )
+        for _, theirs in ends:
+            theirs.close()
+        # Two, so that results which nobody takes do not hold up what the engine asks for.
+        self._control, self._results = (Pipe(ours) for ours, _ in ends)
+        self._is_generating = False
+        self._tell("open", spec, config)
+        try:
+            self.sample_rate, self.info = self._opened()
+        except EngineError:
+            self.close()
+            raise
+
+    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
+        """Results in completion order. `requests` is advanced on a thread of its own. One call at a time.
+
+        Raises EngineError as the engine does, or where `requests` raises; EngineDiedError when its process ended.
+        """
+        if self._is_generating:
+            raise EngineError("this engine is generating already; finish that iterator first.")
+        self._is_generating, is_done = True, False
+        feeder = _Feeder(requests, self._control)
+        self._tell("generate")
+        feeder.start()
+        try:
+            while (message := self._receive(feeder))[0] == "result":
+                yield message[1]
+            if message[0] == "failed":
+                raise message[1]
+            is_done = True
+        finally:
+            feeder.stopping.set()
+            if not is_done:
+                self.close()
+            feeder.join(CLOSE_S)
+            self._is_generating = False
+
+    def cancel(self, request_id: str) -> None:
+        """End a request as "cancelled"; one that has ended, or was never asked for, is left alone."""
+        self._tell("cancel", request_id)
+
+    def close(self) -> None:
+        """Have the engine closed and its process ended, by force after CLOSE_S."""
+        self._tell("close")
+        self._results.close()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def _opened(self) -> tuple[int, Mapping[str, str]]:
+        kind, *told = self._receive()
+        if kind == "failed":
+            raise told[0]
+        sample_rate, info = told
+        return sample_rate, info
+
+    def _tell(self, *message: object) -> None:
+        with suppress(OSError):  # gone: whoever waits for its results finds out
+            self._control.send(message)
+
+    def _receive(self, feeder: _Feeder | None = None) -> tuple:
+        try:
+            return self._results.receive()
+        except EOFError:
+            if feeder is not None and feeder.error is not None:
+                error = feeder.error
+                raise EngineError(f"the requests failed: {type(error).__name__}: {error}") from error
+            self._say_how_it_died()
+
+    def _say_how_it_died(self) -> NoReturn:
+        try:
+            status = self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise EngineDiedError("the engine's process went silent and did not end.") from None
+        if status < 0:
+            raise EngineDiedError(f"the engine's process died of {signal.Signals(-status).name}.", -status)
+        raise EngineDiedError(f"the engine's process ended with status {status}.")
+
+
+class _Feeder(threading.Thread):
+    """Hands requests over, as many as the engine's process asks for."""
+
+    def __init__(self, requests: Iterable[SpeechRequest | None], control: Pipe) -> None:
+        super().__init__(name="tts-batch-feeder", daemon=True)
+        self._requests, self._control = iter(requests), control
+        self.stopping = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        with suppress(EOFError, OSError):  # the process is gone: whoever waits for its results finds out
+            while (message := self._control.receive())[0] == "want":
+                for _ in range(message[1]):
+                    self._control.send(self._next())
+
+    def _next(self) -> tuple:
+        try:
+            while not self.stopping.is_set():
+                if (request := next(self._requests)) is not None:
+                    return "request", request
+                self.stopping.wait(POLL_S)
+        except StopIteration:
+            pass
+        except BaseException as error:
+            self.error = error
+            return ("abort",)
+        return ("end",)

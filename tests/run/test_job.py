@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ import pytest
 import soundfile
 
 from tests.run.support import journalled, make_config, make_rows, processes_of, read_manifest, snapshot
+from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
+from tts_batch.run import job
+from tts_batch.run.clips import clip_path
 from tts_batch.run.job import Limits, read_status, run_job
 
 Fake = Callable[..., None]
@@ -55,6 +59,34 @@ def test_the_same_command_again_makes_nothing_and_starts_nothing(tmp_path: Path,
     fake(fail_start="no worker may start")
     summary = run_job(config)
     assert (summary.exit_status, summary.ok, summary.made) == (ExitStatus.OK, 12, 0)
+    assert snapshot(config.out) == before
+
+
+def test_a_table_that_is_done_is_read_twice(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For the plan, and for what is done and the manifest together."""
+    passes: list[JobConfig] = []
+
+    def counted(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
+        passes.append(config)
+        return iter_planned(config, plan)
+
+    rows = [*make_rows(4), {"id": "clone", "text": "x", "ref_audio": "none.wav"}, {"id": "empty", "text": ""}]
+    rows.append({"id": "designed", "text": "As described.", "instruct": "A calm voice."})
+    fake(faults={"row-1": "silent"})
+    config = make_config(tmp_path, rows, progress="plain")
+    run_job(config)
+    before = snapshot(config.out)
+    capsys.readouterr()
+    monkeypatch.setattr(job, "iter_planned", counted)
+    summary = run_job(config)
+    assert (summary.exit_status, summary.ok, summary.failed, summary.made) == (ExitStatus.SOME_FAILED, 4, 3, 0)
+    assert "rows=7/7 audio_s_per_s=0.0 failed=3" in capsys.readouterr().err
+    assert len(passes) == 1
+    assert snapshot(config.out) == before
+    (config.out / clip_path("row-3")).unlink()
+    assert run_job(config).made == 1
     assert snapshot(config.out) == before
 
 

@@ -21,7 +21,7 @@ from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, Work
 from tts_batch.run.finish import compact_if_last
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import SegmentWriter, next_run, segment_path
+from tts_batch.run.journal import Outcome, SegmentWriter, next_run, segment_path
 from tts_batch.run.lock import RunLock
 from tts_batch.run.manifest import Totals, count_rows, write_manifests
 from tts_batch.run.outcomes import killer_outcome
@@ -97,6 +97,10 @@ def _chosen_devices(config: JobConfig) -> list[Device] | None:
     return find_devices(config.device, config.gpus, config.placement)
 
 
+class _NotDoneError(Exception):
+    """A row is still to be made."""
+
+
 class _Job:
     """One run over a folder, or over a shard of it; the pool's listener."""
 
@@ -135,6 +139,8 @@ class _Job:
             if config.redo or retry:
                 self.say(f"{count} rows are made again.")
             self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
+            if (totals := self._sum_up_if_done()) is not None:
+                return self._finish("finished", totals)
             try:
                 for group in plan.groups:
                     self._make(group)
@@ -151,6 +157,28 @@ class _Job:
     def _resume(self, *, overwrite: bool = False) -> Resumed:
         allow_mixed = self._config.allow_mixed
         return resume(self._out, self.plan.settings, self._shard, overwrite=overwrite, allow_mixed=allow_mixed)
+
+    def _sum_up_if_done(self) -> Totals | None:
+        """Write the manifest in the very pass over the input that finds every row done; None when one is not.
+
+        Tried where the journal has as many rows as the input: one pass less over a table that is done.
+        """
+        index, mixed = self._before.index, self._before.mixed
+        if not self._shard.is_whole or index.ok + index.failed < self.plan.num_planned:
+            return None
+
+        def find(planned: PlannedRow) -> Outcome | None:
+            is_todo = planned.model_group is not None and index.standing(planned, mixed=mixed) == "todo"
+            if is_todo or self._stop.requested:
+                raise _NotDoneError
+            return index.outcome(planned, mixed=mixed)
+
+        with suppress(_NotDoneError):
+            totals = write_manifests(self._out, self._planned, find)
+            self._progress.keep(totals.ok)
+            self._progress.keep(totals.failed - self.plan.num_failed, failed=True)
+            return totals
+        return None
 
     def _make(self, group: GroupTotals) -> None:
         """Make the rows of one checkpoint on all devices; start nothing when they are done."""
@@ -228,25 +256,16 @@ class _Job:
 
     # the end
 
-    def _finish(self, state: str) -> JobSummary:
-        """Compact the journal into the manifest, or count the shard's rows, and sum up."""
+    def _finish(self, state: str, totals: Totals | None = None) -> JobSummary:
+        """Compact the journal into the manifest, or count the shard's rows, and sum up; with `totals` that is done."""
         self._spool.remove()
-        plan, mixed = self.plan, self._before.mixed
-        index = JournalIndex(self._out) if self._made else self._before.index
-        # A run that did not get to the end has not made anew what was lost of the clips before it.
-        find = partial(index.outcome, mixed=mixed, with_files=state != "finished")
-        if not self._shard.is_whole:
-            totals = count_rows(self._planned(), find)
-        elif state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
-            totals = write_manifests(self._out, self._planned, find)
-        else:
-            totals = Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
+        totals = totals or self._compact(state)
         ended = time.monotonic()
         made_s = ended - self._ready if self._ready else 0.0
         summary = summarise(
             self._config.out,
             totals,
-            rows=plan.num_mine,
+            rows=self.plan.num_mine,
             failed=state == "failed",
             made=self._made,
             audio_s_per_s=self._made_audio_s / made_s if made_s else 0.0,
@@ -254,6 +273,17 @@ class _Job:
         )
         self._describe(state, summary)
         return summary
+
+    def _compact(self, state: str) -> Totals:
+        plan, mixed = self.plan, self._before.mixed
+        index = JournalIndex(self._out) if self._made else self._before.index
+        # A run that did not get to the end has not made anew what was lost of the clips before it.
+        find = partial(index.outcome, mixed=mixed, with_files=state != "finished")
+        if not self._shard.is_whole:
+            return count_rows(self._planned(), find)
+        if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
+            return write_manifests(self._out, self._planned, find)
+        return Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:
         if not self._shard.is_whole and summary is not None:

@@ -17,7 +17,7 @@ from tts_batch.run.clips import clip_path
 from tts_batch.run.job import read_status, run_job
 from tts_batch.run.journal import list_segments
 from tts_batch.run.lock import RunLock
-from tts_batch.run.verify import verify_run
+from tts_batch.run.verify import Finding, remove_damaged, verify_run
 
 Fake = Callable[..., None]
 
@@ -62,11 +62,28 @@ def test_each_kind_of_damage_is_found(tmp_path: Path, fake: Fake, capsys: pytest
     captured = capsys.readouterr()
     assert "orphan  ab/stray.wav" in captured.out
     assert "2 missing" in captured.err
-    (out / clip_path("row-2")).unlink()
+    assert main(["verify", str(out), "--remove-damaged"]) == ExitStatus.SOME_FAILED
+    assert {finding.kind for finding in verify_run(out)} == {"missing", "orphan"}
     (out / "ab" / "stray.wav").unlink()
-    (out / clip_path("row-6", ".npy")).unlink()
     assert run_job(config).made == 7
     assert list(verify_run(out)) == []
+
+
+def test_nothing_is_removed_outside_of_a_row_s_own_files(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.wav"
+    mine.touch()
+    own = tmp_path / "out" / clip_path("a")
+    own.parent.mkdir(parents=True)
+    own.touch()
+    for finding in (
+        Finding("changed", "../mine.wav", "a", "as a manifest from elsewhere may say"),
+        Finding("orphan", clip_path("a"), None, "somebody's"),
+        Finding("missing", clip_path("a"), "a", "it came back"),
+    ):
+        remove_damaged(tmp_path / "out", finding)
+    assert mine.exists() and own.exists()
+    remove_damaged(tmp_path / "out", Finding("changed", clip_path("a"), "a", ""))
+    assert not own.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])

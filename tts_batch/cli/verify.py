@@ -12,20 +12,23 @@ from tts_batch.errors import ExitStatus
 
 @click.command()
 @click.argument("out", metavar="DIR")
+@click.option("--remove-damaged", is_flag=True, help="Delete the files of rows that are not what was written.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each finding.")
-def verify(out: str, as_json: bool) -> ExitStatus:
+def verify(out: str, remove_damaged: bool, as_json: bool) -> ExitStatus:
     """Decode every clip in DIR and hold it against the manifest: samples, length, bytes; find what is missing or lost.
 
-    Saved codes count as the clip does. Nothing is changed. Exit status 3 when there are findings. The same `synth`
-    command again makes what is missing, so delete a file that is damaged first.
+    Saved codes count as the clip does. Exit status 3 when there are findings. The same `synth` command again makes what
+    is missing; what is damaged it makes once that is deleted, which --remove-damaged does. Else nothing is changed.
     """
     from pathlib import Path
 
-    from tts_batch.run.verify import verify_run
+    from tts_batch.run import verify as verifying
 
     kinds: Counter[str] = Counter()
-    for finding in verify_run(Path(out)):
+    for finding in verifying.verify_run(Path(out)):
         kinds[finding.kind] += 1
+        if remove_damaged:
+            verifying.remove_damaged(Path(out), finding)
         if as_json:
             about = {"kind": finding.kind, "path": finding.path, "id": finding.row_id, "message": finding.message}
             click.echo(json.dumps(about))

@@ -1,4 +1,4 @@
-"""Holding a run folder against its manifest: every clip decoded, every file accounted for. Writes nothing."""
+"""Holding a run folder against its manifest: every clip decoded, every file accounted for, and nothing written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import soundfile
 
-from tts_batch.run.clips import CONTAINERS, digest_of
+from tts_batch.run.clips import CONTAINERS, clip_path, digest_of
 from tts_batch.run.index import JournalIndex
 from tts_batch.run.schema import MANIFEST
 from tts_batch.run.summary import read_ended_run
@@ -29,6 +29,7 @@ _LOSSLESS = {container.suffix for container in CONTAINERS.values() if container.
 _CLIP_FOLDER = re.compile(r"[0-9a-f]{2}")
 
 Kind = Literal["missing", "unreadable", "changed", "wrong length", "orphan", "pending"]
+_DAMAGED: tuple[Kind, ...] = ("unreadable", "changed", "wrong length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ def verify_run(out: Path) -> Iterator[Finding]:
             for findings in threads.map(lambda row: list(_check_row(out, row, index)), rows):
                 yield from findings
     yield from _orphans(out, np.unique(np.frombuffer(known, np.uint64)) if known else np.zeros(0, np.uint64))
+
+
+def remove_damaged(out: Path, finding: Finding) -> None:
+    """Remove the file of a finding that is not what was written, so that the run makes it anew. Others are left."""
+    if finding.kind not in _DAMAGED or finding.row_id is None:
+        return
+    if finding.path == clip_path(finding.row_id, Path(finding.path).suffix):  # whatever the manifest says
+        (out / finding.path).unlink(missing_ok=True)
 
 
 def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterator[Finding]:

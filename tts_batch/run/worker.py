@@ -339,9 +339,9 @@ def main() -> None:
     try:
         Worker(channel, messages, start).run(start)
     except Exception as error:
-        traceback.print_exc()
         if isinstance(error, EngineDiedError) and error.signal_number is not None:
-            _die_of(error.signal_number)
+            _die_of(error.signal_number)  # the last lines of the log are the engine's
+        traceback.print_exc()
         said = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
         channel.send({"type": "broken", "error": said})
         _leave(BROKEN)

@@ -19,7 +19,7 @@ from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
 
-AHEAD = 64  # requests that lie in the other process, so that the engine need not wait for the next
+AHEAD = 256  # requests that lie in the other process, so that the engine need not wait for the next
 POLL_S = 0.005  # between looks for a request while none is ready
 CLOSE_S = 30.0
 

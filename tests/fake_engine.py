@@ -41,7 +41,7 @@ def create(config: EngineConfig) -> FakeEngine:
     if "full_after" in settings:
         _fill_disk(settings["full_after"])
     if settings.get("children"):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
     engine = FakeEngine(settings)
     engine.info = engine.info | {"placement": config.placement, "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
     return engine

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
-from tts_batch.run import job
+from tts_batch.run import job, slot
 from tts_batch.run.clips import clip_path
 from tts_batch.run.job import Limits, read_status, run_job
 
@@ -145,6 +147,31 @@ def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: st
         assert "CUDA" in failed["row-3"]["message"]
     assert all(count == 1 for count in journalled(config.out).values())
     assert run_job(config).made == 0  # the verdict stands
+
+
+def test_a_worker_whose_children_outlive_it_is_missed_at_once(tmp_path: Path, fake: Fake) -> None:
+    """They hold its channel open, so that its end is not seen there."""
+    fake(faults={"row-3": "kill_once"}, children=True, state=str(tmp_path))
+    started = time.monotonic()
+    assert run_job(make_config(tmp_path, 12), limits=Limits(stall_s=30, stall_frame_s=0.0)).ok == 12
+    assert time.monotonic() - started < 25
+
+
+def test_a_worker_that_cannot_be_killed_is_given_up(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a driver that waits for its device: its rows go to the others, and without others the run ends."""
+    monkeypatch.setattr(slot.os, "killpg", lambda pid, number: None)
+    monkeypatch.setattr(slot, "REAP_S", 0.5)
+    limits = replace(SHORT, gone_s=0.5)
+    fake(faults={"row-1": "hang_once"}, state=str(tmp_path), row_s=0.02)
+    with pytest.raises(CannotContinueError, match=r"No worker is left.*its process \d+ does not go away"):
+        run_job(make_config(tmp_path, 12, out=tmp_path / "alone"), limits=limits)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    fake(faults={"row-2": "hang_once"}, state=str(tmp_path), row_s=0.02)
+    summary = run_job(make_config(tmp_path, 40, device="cuda"), limits=limits)
+    assert (summary.exit_status, summary.ok) == (ExitStatus.OK, 40)
+    assert "does not go away" in capsys.readouterr().err
 
 
 def test_a_hanging_row_is_found_stalled(tmp_path: Path, fake: Fake) -> None:

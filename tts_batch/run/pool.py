@@ -32,6 +32,7 @@ class Limits:
     answer_frame_s: float = 1.0  # … and this for each frame of the largest budget in its hands
     close_s: float = 30.0  # from the last row until the process is gone
     stop_s: float = 10.0  # for rows in flight after a first signal
+    gone_s: float = 10.0  # until a worker that was killed has closed its channel
     deaths_in_a_row: int = 5  # of one worker, without a row ending or being found guilty between
     killers_in_a_row: int = 20  # guilty rows without any row ending between: then it is not the rows
 
@@ -80,7 +81,7 @@ class Pool:
         try:
             for slot in self._slots:
                 self._start(slot)
-            while any(slot.process for slot in self._slots):
+            while any(slot.process for slot in self._slots) or self._start_again():
                 self._feed()
                 for key, _ in self._selector.select(timeout=0.5):
                     if isinstance(key.data, Slot):
@@ -97,6 +98,15 @@ class Pool:
             self._selector.close()
         if not dispatch.exhausted and self._stopping_since is None:
             raise CannotContinueError(f"No worker is left. {self._last_death}.")
+
+    def _start_again(self) -> bool:
+        """Start a worker that has ended well again, when one that was given up has left rows behind."""
+        if self._dispatch.exhausted or self._stopping_since is not None:
+            return False
+        slot = next((slot for slot in self._slots if not slot.is_given_up), None)
+        if slot is not None:
+            self._start(slot)
+        return slot is not None
 
     def _start(self, slot: Slot) -> None:
         segment = segment_path(self._journal, slot.name, self._run_number, self._next_start(slot))
@@ -168,7 +178,7 @@ class Pool:
             self._listener.row_ended(work, audio_s, failed=failed)
 
     def _bury(self, slot: Slot) -> None:
-        """A worker has closed its channel: its segment says what it has done, the rest is made by another."""
+        """A worker is gone, or as good as: its segment says what it has done, the rest is made by another."""
         assert slot.channel is not None
         self._selector.unregister(slot.channel)
         how = slot.reap()
@@ -190,9 +200,10 @@ class Pool:
         if self._dispatch.exhausted:
             return
         limits = self._limits
-        again = slot.deaths_in_a_row < limits.deaths_in_a_row and slot.killers_in_a_row < limits.killers_in_a_row
-        self._listener.warn(f"{how}; {'its rows go to another' if again else 'it is given up'}.")
-        if again:
+        is_hopeless = slot.deaths_in_a_row >= limits.deaths_in_a_row or slot.killers_in_a_row >= limits.killers_in_a_row
+        slot.is_given_up = is_hopeless or slot.is_stuck
+        self._listener.warn(f"{how}; {'it is given up' if slot.is_given_up else 'its rows go to another'}.")
+        if not slot.is_given_up:
             self._start(slot)
 
     def _stop(self) -> None:
@@ -212,7 +223,12 @@ class Pool:
             silent_s = now - slot.last_sign
             if slot.process is None:
                 continue
-            if self._stopping_since is not None:
+            if slot.has_ended:
+                slot.kill()  # what it started and left may hold its channel open
+            if slot.killed_at is not None:
+                if now - slot.killed_at > limits.gone_s:
+                    self._bury(slot)
+            elif self._stopping_since is not None:
                 if now - self._stopping_since > limits.stop_s + 5.0:
                     slot.kill("it did not stop in time")
             elif not slot.ready:

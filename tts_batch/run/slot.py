@@ -34,8 +34,10 @@ class Slot:
         self.deaths_in_a_row = 0  # without a row that ended, or was found guilty, between them
         self.killers_in_a_row = 0  # guilty rows without one that ended between them
         self.ever_ready = False
+        self.is_given_up = False
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: Channel | None = None
+        self._stuck: subprocess.Popen[bytes] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -43,6 +45,7 @@ class Slot:
         self.cause = ""  # why the parent ended it, or what it said before it broke
         self.stalled = self.died_of_signal = False
         self.last_sign = time.monotonic()
+        self.killed_at: float | None = None
 
     def start(self, segment: Path, start: Message) -> Channel:
         """Start the worker program on a new segment."""
@@ -78,6 +81,7 @@ class Slot:
     def kill(self, cause: str = "") -> None:
         """End the process and all that it started. `reap` collects it."""
         self.cause = self.cause or cause
+        self.killed_at = self.killed_at or time.monotonic()
         if self.process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -85,23 +89,37 @@ class Slot:
     def end(self) -> None:
         """Leave no process behind, whatever it is doing."""
         self.kill()
-        if self.process is not None:
-            with suppress(subprocess.TimeoutExpired):  # only a process stuck in a driver outlives SIGKILL for long
-                self.process.wait(REAP_S)
+        if (process := self.process or self._stuck) is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(REAP_S)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone. Its channel tells, too, unless something that it started holds that open."""
+        return self.process is not None and self.process.poll() is not None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its process did not go away when it was killed: in a driver it may wait for a device for ever."""
+        return self._stuck is not None
 
     def reap(self) -> str:
-        """Collect the process, which has closed its channel, and say how it ended."""
+        """Collect the process, which has closed its channel or will never, and say how it ended."""
         assert self.process is not None and self.channel is not None
         try:
             status = self.process.wait(REAP_S if self.said_bye else 1.0)
         except subprocess.TimeoutExpired:
             self.kill("it closed its channel and did not end")
-            status = self.process.wait(REAP_S)
+            try:
+                status = self.process.wait(REAP_S)
+            except subprocess.TimeoutExpired:
+                self._stuck, status = self.process, -signal.SIGKILL
         self.died_of_signal = status < 0 and not self.cause
         self.kill()  # children of the engine that outlived it
         self.channel.close()
         self.process = self.channel = None
-        return f"worker {self.name} {self._how(status)}{self._last_lines()}"
+        stuck = f", and its process {self._stuck.pid} does not go away" if self._stuck else ""
+        return f"worker {self.name} {self._how(status)}{stuck}{self._last_lines()}"
 
     @property
     def cannot_start(self) -> bool:

@@ -1,11 +1,12 @@
 """What the voice can do, measured with a recogniser and a speaker encoder that ship their weights. Runs on a CPU.
 
-    python evaluate.py CHECKPOINTS all|hear|speakers|clones|ends [--limit N]
+    python evaluate.py CHECKPOINTS all|hear|texts|speakers|clones|ends [--limit N]
 
 CHECKPOINTS is what export.py wrote. It takes pocketsphinx and resemblyzer, and build/ as README.md prepares it.
 
     hear      forced choice among 50 unseen sentences: espeak-ng itself, through the codec, and the voice, with the
               whole text first and in the streaming layout
+    texts     texts of one to five sentences: how many of their words are heard, in order?
     speakers  the named speakers: are clips of one speaker more alike than clips of two?
     clones    Base, with and without transcript: is a clone more like its own reference than like the others?
     ends      unseen sentences, single words and long texts: does the end come by itself, and when espeak-ng ends?
@@ -22,6 +23,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import combinations
 from pathlib import Path
 
@@ -98,24 +100,35 @@ class Studio:
 
 
 class Listener:
-    """pocketsphinx that can only hear one of some sentences."""
+    """pocketsphinx that can only hear one of some sentences, or any number of them one after another."""
 
-    def __init__(self, sentences: Sequence[str]) -> None:
+    def __init__(self, sentences: Sequence[str], several: bool = False) -> None:
         from pocketsphinx import Decoder
 
         grammar = BUILD / "choices.jsgf"
         choices = " | ".join(" ".join(words_of(sentence)) for sentence in sentences)
-        grammar.write_text(f"#JSGF V1.0;\ngrammar choices;\npublic <sentence> = {choices};\n")
+        rules = f"<sentence> = {choices};\npublic <text> = <sentence>{'+' if several else ''};"
+        grammar.write_text(f"#JSGF V1.0;\ngrammar choices;\n{rules}\n")
         self._decoder = Decoder(jsgf=str(grammar), loglevel="FATAL")
 
     def hears(self, sentence: str, audio: np.ndarray) -> bool:
-        """Whether it picks this sentence. It wants 16 kHz and some silence around."""
+        """Whether it picks this sentence."""
+        return self._words(audio) == words_of(sentence)
+
+    def share(self, text: str, audio: np.ndarray) -> float:
+        """Which share of a text's words it hears, in order."""
+        words = words_of(text)
+        blocks = SequenceMatcher(None, words, self._words(audio), autojunk=False).get_matching_blocks()
+        return sum(block.size for block in blocks) / len(words)
+
+    def _words(self, audio: np.ndarray) -> list[str]:
+        """It wants 16 kHz and some silence around."""
         samples = resample_poly(audio * 32767, 2, 3).clip(-32768, 32767).astype(np.int16)
         self._decoder.start_utt()
         self._decoder.process_raw(np.pad(samples, (3200, 4800)).tobytes(), full_utt=True)
         self._decoder.end_utt()
         heard = self._decoder.hyp()
-        return heard is not None and heard.hypstr.split() == words_of(sentence)
+        return [] if heard is None else heard.hypstr.split()
 
 
 def words_of(sentence: str) -> list[str]:
@@ -169,6 +182,20 @@ def hear(studio: Studio, limit: int) -> Iterator[str]:
             results = studio.clone([(t, SPEAKERS[name]) for t, name in pairs], x_vector_only, non_streaming)
             known = "x-vector only" if x_vector_only else "with transcript"
             yield score(f"base, {known}, {LAYOUTS[non_streaming]}", [result.audio for result in results])
+
+
+def texts(studio: Studio, limit: int) -> Iterator[str]:
+    """Two texts of each length by each named speaker."""
+    sentences = choices()
+    listener = Listener(sentences, several=True)
+    rng = random.Random(0)
+    for count in (1, 2, 3, 5):
+        pairs = [(" ".join(rng.sample(sentences, count)), name) for name in NAMES for _ in range(2)]
+        results = studio.speak("custom_voice", [{"text": text, "speaker": name} for text, name in pairs])
+        own = np.mean([listener.share(text, studio.original(text, SPEAKERS[name])) for text, name in pairs])
+        heard = np.mean([listener.share(text, clip_of(r)) for (text, _), r in zip(pairs, results, strict=True)])
+        longest = max(len(text.split()) for text, _ in pairs)
+        yield f"{count} sentences, at most {longest} words: {heard:.1%} of the words heard, espeak-ng's {own:.1%}"
 
 
 def speakers(studio: Studio, limit: int) -> Iterator[str]:
@@ -256,7 +283,7 @@ def main() -> None:
             print(f"{name}: {line}", flush=True)
 
 
-MEASURES = {"hear": hear, "speakers": speakers, "clones": clones, "ends": ends}
+MEASURES = {"hear": hear, "texts": texts, "speakers": speakers, "clones": clones, "ends": ends}
 
 
 if __name__ == "__main__":

@@ -61,6 +61,16 @@ def test_its_clones_have_their_text_first_unless_told_otherwise(planner: Planner
     assert not planner.plan(*rows).notes
 
 
+def test_texts_that_it_has_hardly_learnt_are_remarked(planner: Planner) -> None:
+    sentence = "There are nineteen chairs in the second room, and nobody sits on them. "
+    short, long = ({"text": sentence * count, "speaker": "ryan"} for count in (1, 3))
+    assert not planner.plan(short, model="tiny").notes
+    (note,) = planner.plan(short, long, model="tiny").notes
+    assert note.startswith("tiny is hard to understand beyond about 20 words")
+    assert not planner.plan(long, model="tiny", split_text=100).notes
+    assert not planner.plan(long).notes
+
+
 def test_its_many_tokens_are_no_longer_speech(planner: Planner) -> None:
     row = {"text": "There are nineteen chairs in the second room.", "speaker": "ryan"}
     (trained,), (noise,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-noise")

@@ -18,7 +18,7 @@ import pytest
 import soundfile
 
 import tts_batch
-from tts_batch import Clip, RowError, Synthesizer, UsageError
+from tts_batch import CannotContinueError, Clip, RowError, Synthesizer, UsageError
 
 ROWS = [
     {"id": "a", "text": "One.", "speaker": "ryan", "language": "en", "topic": 1},
@@ -273,6 +273,15 @@ def test_an_error_of_the_callers_iterator_comes_back(synthesizer: Synthesizer) -
     with pytest.raises(ZeroDivisionError, match="mine"):
         clips += [clip.id for clip in synthesizer.stream(rows())]
     assert synthesizer.speak("Still here.", speaker="ryan").duration_s > 0
+
+
+def test_an_engine_that_breaks_is_told_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", '{"fail_generate": "CUDA error: device-side assert triggered"}')
+    with Synthesizer("tiny-noise", engine="tests.fake_engine:create") as synthesizer:
+        with pytest.raises(CannotContinueError, match=r"The engine broke .*device-side assert"):
+            synthesizer.speak("Hello there.", speaker="ryan")
+        monkeypatch.delenv("FAKE_ENGINE")
+        assert synthesizer.speak("Hello there.", speaker="ryan").duration_s > 0
 
 
 def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:

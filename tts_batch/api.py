@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -160,7 +161,7 @@ class Synthesizer:
 
         `ref_audio` is a path, the bytes of a file, or (samples, sample rate). Without a `seed` the same call gives
         the same clip. Raises UsageError for a column that a table cannot have and when this is closed, RowError when
-        the clip cannot be made.
+        the clip cannot be made, CannotContinueError when the engine breaks.
         """
         (clip,) = self.stream([{"text": text, **columns}])
         if clip.failure is not None:
@@ -172,7 +173,7 @@ class Synthesizer:
 
         `rows` may be endless: they are taken only as the engine has room, on its thread. A row that cannot be made
         comes back as a clip with a `failure`. Leaving the loop drops what is under way. Raises UsageError as `speak`
-        does.
+        does, and CannotContinueError when the engine breaks.
         """
         table = RowsTable(rows)
         if not table.columns:
@@ -204,7 +205,7 @@ class Synthesizer:
                 broken.append(error)
 
         engine = self._engine_of(model)
-        results = engine.generate(requests())
+        results = self._generate(model, requests())
         try:
             for result in results:
                 yield from _failed_clips(failed)
@@ -215,8 +216,7 @@ class Synthesizer:
                             engine.cancel(request.request_id)
                     yield clip
         finally:
-            if isinstance(results, Generator):
-                results.close()  # what is under way is dropped now, not when it is collected
+            results.close()  # what is under way is dropped now, not when it is collected
         yield from _failed_clips(failed)
         if broken:
             raise broken[0]
@@ -224,6 +224,17 @@ class Synthesizer:
             if not row.has_ended:
                 message = "The engine ended without a result for this row."
                 yield _failed_clip(row.planned, Failure("engine_error", message))
+
+    def _generate(self, model: ModelGroup, requests: Iterator[SpeechRequest]) -> Generator[SpeechResult, None, None]:
+        """Yield the engine's results. One that raises is dead: another takes its place at the next call."""
+        engine = self._engine_of(model)
+        try:
+            yield from engine.generate(requests)
+        except Exception as error:
+            del self._engines[model.task]
+            with suppress(Exception):
+                engine.close()
+            raise CannotContinueError(f"The engine broke ({error}); the next call opens another.") from error
 
     def _engine_of(self, model: ModelGroup) -> Engine:
         if self._closed:

@@ -162,6 +162,12 @@ def test_b55_folders_skip_side_files(read: ReadRows) -> None:
     write(folder / "_temporary" / "part-9.parquet", {"text": ["no"]})
     assert [row.text for row in read("data")] == ["a", "b"]
     assert [row.text for row in read("data/*.parquet")] == ["a", "b"]
+    write(folder / "wavs" / "manifest.parquet", {"text": ["made of them"]})
+    (folder / "wavs" / "run.json").write_text("{}")
+    (folder / "wavs" / "journal" / "w0").mkdir(parents=True)
+    (folder / "wavs" / "journal" / "w0" / "00001-001.jsonl").write_text('{"id": "no table"}\n')
+    assert [row.text for row in read("data")] == ["a", "b"]
+    assert [row.text for row in read("data/wavs/manifest.parquet")] == ["made of them"]
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/b55", recursive=True)
     assert [row.text for row in read("memory://b55")] == ["a", "b"]

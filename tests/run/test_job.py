@@ -435,6 +435,14 @@ def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fa
             read_status(folder)
 
 
+def test_a_run_folder_may_lie_in_the_folder_of_its_tables(tmp_path: Path, fake: Fake) -> None:
+    (tmp_path / "data").mkdir()
+    make_config(tmp_path / "data", 4)
+    config = make_config(tmp_path, 1, data=(str(tmp_path / "data"),), out=tmp_path / "data" / "wavs")
+    assert run_job(config).ok == 4
+    assert (run_job(config).rows, run_job(config).made) == (4, 0)
+
+
 def test_what_a_run_writes_is_no_table_for_it(tmp_path: Path, fake: Fake) -> None:
     """Overwriting would take its table away with the clips; going on would leave all other rows out."""
     config = make_config(tmp_path, 3)

@@ -58,7 +58,8 @@ def told_as_usage(name: str) -> Iterator[None]:
 def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """Return the tables in the order given, those of a folder or glob sorted by name, each once.
 
-    In folders and globs, files and folders whose names start with "." or "_" are skipped, and so are empty files.
+    In folders and globs, files and folders whose names start with "." or "_" are skipped, and so are empty files; in
+    folders, also run folders below them.
     Raises UsageError for a spec that names nothing, a kind of file we cannot read, or a missing fsspec driver.
     """
     tables: dict[str, TableFile] = {}
@@ -77,7 +78,7 @@ def _expand(spec: str) -> list[TableFile]:
         _check_suffix(path, spec)
         return [TableFile(path, PurePosixPath(path).name, file_system)]
     if file_system.isdir(path):
-        root, found = path, sorted(file_system.find(path))
+        root, found = path, _without_runs(sorted(file_system.find(path)), path)
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
         found = _without_caches(found, file_system)
     elif first := _GLOB.search(path):
@@ -92,6 +93,13 @@ def _expand(spec: str) -> list[TableFile]:
     return [
         TableFile(file, below, file_system, _partitions(below)) for file, below in visible if file_system.size(file)
     ]
+
+
+def _without_runs(found: list[str], root: str) -> list[str]:
+    """Leave out the run folders below `root`: what was made of tables must not be taken for more of them."""
+    runs = [f"{PurePosixPath(file).parent}/" for file in found if PurePosixPath(file).name == "run.json"]
+    inner = tuple(run for run in runs if run.rstrip("/") != root.rstrip("/"))
+    return [file for file in found if not file.startswith(inner)]
 
 
 def _without_caches(found: list[str], file_system: Any) -> list[str]:

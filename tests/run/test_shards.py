@@ -9,8 +9,10 @@ import pytest
 
 from tests.run.support import journalled, kill, make_config, snapshot, start_job, wait_until
 from tts_batch.errors import ExitStatus, UsageError
+from tts_batch.plan.planner import make_plan
 from tts_batch.plan.shards import Shard
-from tts_batch.run.finish import finish_run
+from tts_batch.run import finish
+from tts_batch.run.finish import compact_if_last, finish_run
 from tts_batch.run.job import read_status, run_job
 
 Fake = Callable[..., None]
@@ -47,6 +49,17 @@ def test_shards_side_by_side(tmp_path: Path, fake: Fake) -> None:
     whole = make_config(tmp_path, 40, out=tmp_path / "whole")
     run_job(whole)
     assert snapshot(config.out) == snapshot(whole.out)
+
+
+def test_what_keeps_the_last_shard_from_its_manifest_is_told(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "PATIENCE_S", 2.0)
+    config = make_config(tmp_path, 2)
+    run_job(config)
+    (config.out / "run.json").write_text("{")
+    with pytest.raises(UsageError, match=r"run\.json is damaged"):
+        compact_if_last(config, make_plan(config))
 
 
 def test_a_missing_shard_is_pending_and_the_whole_goes_on(tmp_path: Path, fake: Fake) -> None:

@@ -78,8 +78,8 @@ def _fetch(repo_id: str, revision: str | None) -> Path:
         # Everything the official package would load too, so that the folder serves for comparisons.
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
     except (OSError, ValueError) as error:  # hub errors are OSErrors
-        reason = str(error).strip().split("\n")[0]
-        raise CheckpointError(f"model {repo_id!r} cannot be had from the hub: {reason} {_options()}") from error
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise CheckpointError(f"model {repo_id!r} cannot be had from the hub: {reason}. {_options()}") from error
 
 
 def _read_checkpoint(folder: Path, name: str, revision: str | None) -> Checkpoint:

@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from tts_batch.config import JobConfig
-from tts_batch.errors import UsageError
 from tts_batch.plan.planner import Plan, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.run.index import JournalIndex
-from tts_batch.run.lock import RunLock, live_locks
+from tts_batch.run.lock import FolderInUseError, RunLock, live_locks
 from tts_batch.run.manifest import write_manifests
 from tts_batch.run.recall import recall_job
 from tts_batch.run.resume import resume
@@ -43,7 +42,7 @@ def compact_if_last(config: JobConfig, plan: Plan) -> None:
             with RunLock(config.out):
                 _compact(config.model_copy(update={"shard": None}), plan)
                 return
-        except UsageError:  # another shard ended at this moment, and compacts
+        except FolderInUseError:  # another shard ended at this moment, and compacts
             time.sleep(0.5)
 
 

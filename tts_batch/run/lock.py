@@ -24,6 +24,10 @@ HEARTBEAT_S = 10.0
 _held_here: set[Path] = set()  # a second run in a thread of this very process is live too
 
 
+class FolderInUseError(UsageError):
+    """Another run works in the folder."""
+
+
 class RunLock:
     """Held from `__enter__` to `__exit__`. A thread touches the file every 10 s; `check` says if it was taken away.
 
@@ -40,7 +44,7 @@ class RunLock:
         self._heart = threading.Thread(target=self._beat, name="lock-heartbeat", daemon=True)
 
     def __enter__(self) -> RunLock:
-        """Raises UsageError when another run has it, or the folder cannot be written to."""
+        """Raises FolderInUseError when another run has it, UsageError when the folder cannot be written to."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             while not self._try_create():
@@ -54,7 +58,9 @@ class RunLock:
             owner = read_owner(other)
             if not beside_us and owner is not None and not _is_stale(other, owner):
                 self.path.unlink()
-                raise UsageError(f"Another run works in {self.path.parent}, under {other.name}. Wait for its end.")
+                raise FolderInUseError(
+                    f"Another run works in {self.path.parent}, under {other.name}. Wait for its end."
+                )
         _held_here.add(self.path)
         self._heart.start()
         return self
@@ -90,7 +96,7 @@ class RunLock:
         if owner is None:
             return  # just released
         if not _is_stale(self.path, owner):
-            raise UsageError(
+            raise FolderInUseError(
                 f"Another run works in {self.path.parent} (host {owner.get('host')}, process {owner.get('pid')}). "
                 f"Wait for its end, or stop it; a dead one's lock is free after {STALE_S:.0f} s."
             )

@@ -2,8 +2,8 @@
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"full_after": NUMBER OF FILES, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a line for every
-request pulled; `edges_s` is silence around each clip.
+"full_after": NUMBER OF FILES, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a line for every
+request pulled; `edges_s` is silence around each clip; "mute" dies before it tells the parent of rows, and leaves FILE.
 "endless" goes on until the row is cancelled, "deaf" ends as if it was not, "assert" breaks the device until the worker
 is another.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
+from tts_batch.run.channel import Channel, Message
 
 SAMPLE_RATE_HZ = 24_000
 SAMPLES_PER_FRAME = 1_920
@@ -40,6 +41,8 @@ def create(config: EngineConfig) -> FakeEngine:
     time.sleep(settings.get("start_s", 0.0))
     if "full_after" in settings:
         _fill_disk(settings["full_after"])
+    if "mute" in settings:
+        _die_before_telling(Path(settings["mute"]))
     if settings.get("children"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
     engine = FakeEngine(settings)
@@ -57,6 +60,19 @@ def _fill_disk(num_files: int) -> None:
         fsync(descriptor)
 
     os.fsync = full
+
+
+def _die_before_telling(mark: Path) -> None:
+    """Let this process die once between a journal line and the word to the parent."""
+    send = Channel.send
+
+    def mute(self: Channel, message: Message) -> None:
+        if message["type"] == "done" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, message)
+
+    Channel.send = mute  # type: ignore[method-assign]
 
 
 class FakeEngine:

@@ -76,6 +76,20 @@ def test_a_suspect_runs_alone_and_last() -> None:
     assert dispatch.take(other) is None
 
 
+def test_nothing_comes_to_a_suspect_though_other_rows_come_back() -> None:
+    suspect, lost = make_work(2)
+    suspect.deaths = 2
+    dispatch = Dispatch(iter([suspect, lost]))
+    alone, other = Holding(), Holding()
+    assert dispatch.take(alone) is suspect
+    assert dispatch.take(other) is lost
+    assert dispatch.bury(other) is None  # it had not pulled its row, which goes on
+    assert dispatch.take(alone) is None
+    alone.pull()
+    assert dispatch.take(alone) is None
+    assert dispatch.take(other) is lost
+
+
 def test_drop_leaves_nothing_to_hand_out() -> None:
     dispatch = Dispatch(iter(make_work(3)))
     holding = Holding()

@@ -149,6 +149,15 @@ def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: st
     assert run_job(config).made == 0  # the verdict stands
 
 
+def test_what_a_dead_worker_had_journalled_is_done(tmp_path: Path, fake: Fake) -> None:
+    fake(mute=str(tmp_path / "it-died"))
+    config = make_config(tmp_path, 12)
+    summary = run_job(config)
+    assert (tmp_path / "it-died").exists()
+    assert (summary.ok, summary.made) == (12, 12)
+    assert set(journalled(config.out).values()) == {1}
+
+
 def test_a_worker_whose_children_outlive_it_is_missed_at_once(tmp_path: Path, fake: Fake) -> None:
     """They hold its channel open, so that its end is not seen there."""
     fake(faults={"row-3": "kill_once"}, children=True, state=str(tmp_path))

@@ -119,6 +119,24 @@ def test_the_heart_beats_and_notices_a_thief(tmp_path: Path, monkeypatch: pytest
     assert lock.path.exists()  # it is the other's now
 
 
+def test_a_lock_that_was_renewed_while_it_was_judged_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lock(tmp_path, "elsewhere", 1, age_s=61)
+    judge = lock_module.lock_age_s
+
+    def renew_and_judge(path: Path) -> float:
+        age_s = judge(path)
+        path.write_text(json.dumps({"host": "a third", "pid": 1, "token": "fresh"}))
+        return age_s
+
+    monkeypatch.setattr(lock_module, "lock_age_s", renew_and_judge)
+    with pytest.raises(UsageError, match="host a third"), RunLock(tmp_path):
+        pass
+    assert json.loads((tmp_path / "run.lock").read_text())["token"] == "fresh"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
 def test_one_of_many_gets_a_stale_lock(tmp_path: Path) -> None:
     write_lock(tmp_path, socket.gethostname(), dead_pid())
     program = (

@@ -2,8 +2,9 @@
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"full_after": NUMBER OF FILES, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a line for every
-request pulled; `edges_s` is silence around each clip; "mute" dies before it tells the parent of rows, and leaves FILE.
+"full_after": NUMBER OF FILES, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a
+line for every request pulled; `edges_s` is silence around each clip; with `mute` the worker dies once, and leaves that
+file, between a journal line and the word to its parent.
 "endless" goes on until the row is cancelled, "deaf" ends as if it was not, "assert" breaks the device until the worker
 is another.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,11 @@ def test_pieces_of_other_rates_do_not_join() -> None:
     joined = join([result(1.0), result(1.0, rate_hz=16_000)], 0.3)
     assert joined.reason == "engine_error"
     assert joined.audio is None
+
+
+def test_a_clip_has_come_to_its_end_only_when_every_piece_has() -> None:
+    assert join([result(1.0), result(1.0)], 0.3).eos
+    assert not join([result(1.0), replace(result(1.0), eos=False)], 0.3).eos
 
 
 def test_codes_are_joined_only_when_every_piece_has_some() -> None:

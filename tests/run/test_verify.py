@@ -69,6 +69,14 @@ def test_each_kind_of_damage_is_found(tmp_path: Path, fake: Fake, capsys: pytest
     assert list(verify_run(out)) == []
 
 
+def test_a_clip_at_another_rate_has_a_wrong_length(tmp_path: Path, fake: Fake) -> None:
+    config = make_config(tmp_path, 1)
+    run_job(config)
+    samples, _ = soundfile.read(config.out / clip_path("row-0"))
+    soundfile.write(config.out / clip_path("row-0"), samples, 16_000)
+    assert [finding.kind for finding in verify_run(config.out)] == ["changed", "wrong length"]
+
+
 def test_nothing_is_removed_outside_of_a_row_s_own_files(tmp_path: Path) -> None:
     mine = tmp_path / "mine.wav"
     mine.touch()

@@ -85,6 +85,48 @@ def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [len(group) for group in ears.groups] == [3, 3, 1]
 
 
+def test_files_are_written_while_the_group_before_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GROUP_ROWS", 2)
+    writer, segment, ears = open_writer(tmp_path)
+    may_go_on = threading.Event()
+    committed = ears.committed
+
+    def commit_slowly(outcomes: list[Outcome]) -> None:
+        assert may_go_on.wait(30)
+        committed(outcomes)
+
+    writer._committed = commit_slowly
+    for row_id in "abcd":
+        put_clip(writer, row_id)
+    for _ in range(600):
+        if len(list(segment.parent.glob("tmp/*"))) == 2:  # of c and d, while a and b are being committed
+            break
+        threading.Event().wait(0.05)
+    assert ears.groups == []
+    assert len(list(segment.parent.glob("tmp/*"))) == 2
+    assert [outcome.id for outcome in read_outcomes(segment)] == ["a", "b"]
+    may_go_on.set()
+    writer.close()
+    assert [[outcome.id for outcome in group] for group in ears.groups] == [["a", "b"], ["c", "d"]]
+    assert [outcome.id for outcome in read_outcomes(segment)] == ["a", "b", "c", "d"]
+
+
+def test_nothing_is_committed_behind_a_group_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GROUP_ROWS", 1)
+    writer, segment, _ = open_writer(tmp_path)
+    told: list[Exception] = []
+
+    def fail(outcomes: list[Outcome]) -> None:
+        raise RuntimeError("the parent is gone")
+
+    writer._committed, writer._broken = fail, told.append
+    for row_id in "abc":
+        put_clip(writer, row_id)
+    writer.close()
+    assert [str(error) for error in told] == ["the parent is gone"]
+    assert [outcome.id for outcome in read_outcomes(segment)] == ["a"]
+
+
 def fail_with(number: int, fails: Callable[[int], bool]) -> Callable[[int], None]:
     calls = iter(range(10**6))
 

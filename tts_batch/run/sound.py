@@ -33,7 +33,8 @@ class Levels:
 def measure(audio: Audio) -> Levels:
     """Measure samples [samples]; there must be at least one, and all must be finite."""
     low, high = float(audio.min()), float(audio.max())
-    rms = float(np.sqrt(np.dot(audio, audio) / audio.size))
+    # Not np.dot, here and below: BLAS would wake a thread on every core for each clip.
+    rms = float(np.sqrt(np.einsum("i,i->", audio, audio) / audio.size))
     peak = max(-low, high)
     return Levels(peak, dbfs(rms), int(np.count_nonzero(np.abs(audio) > 1.0)) if peak > 1.0 else 0)
 
@@ -148,5 +149,5 @@ class Tail:
 def _slow_down(audio: Audio, sample_rate_hz: int) -> Audio:
     """Average samples down to about 4 kHz: enough to tell one recording from another."""
     step = max(1, sample_rate_hz // LEAK_RATE_HZ)
-    slow: Audio = audio[: audio.size // step * step].reshape(-1, step) @ np.full(step, 1 / step, np.float32)
+    slow: Audio = np.einsum("ij->i", audio[: audio.size // step * step].reshape(-1, step)) / np.float32(step)
     return slow

@@ -18,7 +18,7 @@ from tts_batch.run.journal import Outcome, SegmentWriter, sync_folder
 
 GROUP_S = 1.0
 GROUP_ROWS = 256
-FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it; encoders leave Python free
+FILE_THREADS = 32  # a disk takes many writes at once, and each waits for it, 20 ms on some; encoders leave Python free
 _QUEUE_ROWS = 256  # a writer that cannot keep up holds the engine back, not the memory up
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -44,9 +44,10 @@ class _Word(Enum):
 
 
 class ClipWriter:
-    """Writes clips on its own thread, so that neither the engine nor its receiver waits for the disk.
+    """Writes clips on threads of its own, so that neither the engine nor its receiver waits for the disk.
 
-    `committed` is called on that thread with the outcomes that are done; `broken` with the error that ended it.
+    While a group is committed, the files of the next are written. Groups are committed one after another: `committed`
+    is called on the thread that does so with the outcomes that are done, `broken` with the error that ended the writer.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class ClipWriter:
         self._committed = committed
         self._broken = broken
         self._queue: queue.Queue[_Entry | _Word] = queue.Queue(_QUEUE_ROWS)
-        self._ending = False
+        self._ending = self._told = False
+        self.wait_s = 0.0  # how long `put` has held its callers up
         self._file_numbers = count()
         self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
+        self._commits = ThreadPoolExecutor(1, "clip-commit")
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
@@ -74,7 +77,9 @@ class ClipWriter:
 
         `encode` is called on another thread instead, and returns the outcome and the files.
         """
+        started = time.monotonic()
         self._queue.put(_Entry(outcome, encode or (lambda: (outcome, files or {}))))
+        self.wait_s += time.monotonic() - started
 
     def hurry(self) -> None:
         """Commit what is queued without waiting for more: nothing is under way."""
@@ -86,18 +91,36 @@ class ClipWriter:
         self._thread.join()
 
     def _run(self) -> None:
+        before: Future[None] | None = None
         try:
             while not self._ending:
-                if group := self._collect():
-                    self._commit(group)
-        except OSError as error:
-            full = error.errno in _DISK_FULL
-            self._broken(DiskFullError(f"The disk of {self._out} is full.") if full else error)
+                group = self._collect()
+                if before is not None:
+                    before.result()
+                before = self._commits.submit(self._commit_or_tell, group) if group else None
+            if before is not None:
+                before.result()
         except Exception as error:
-            self._broken(error)
+            self._tell(error)
         finally:
-            self._files.shutdown(wait=False, cancel_futures=True)
+            for pool in (self._files, self._commits):
+                pool.shutdown(wait=False, cancel_futures=True)
             self._segment.close()
+
+    def _commit_or_tell(self, group: _Group) -> None:
+        """Commit a group. What ends the writer is said at once: the next group may be long in coming."""
+        try:
+            self._commit(group)
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: Exception) -> None:
+        if self._told:
+            return
+        self._told = True
+        full = isinstance(error, OSError) and error.errno in _DISK_FULL
+        self._broken(DiskFullError(f"The disk of {self._out} is full.") if full else error)
 
     def _collect(self) -> _Group:
         """Wait for a row, then for more until the group is full or a second old, or a word ends the wait.

@@ -96,6 +96,8 @@ def main() -> None:
             progress="none",
         )
         summary = run_job(job)
+        for told in sorted(job.out.glob("journal/*/stderr.log")):
+            print(*(line for line in told.read_text().splitlines() if "waits for the engine" in line), sep="\n")
         print(
             f"{summary.ok} of {args.rows} rows are clips, {summary.failed} failed; {summary.audio_s_per_s:,.0f} "
             f"audio-s/s from the ready engine to the manifest; {summary.wall_s:.1f} s in all"

@@ -38,7 +38,7 @@ from tts_batch.run.trim import trim
 from tts_batch.run.work_queue import WorkQueue
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("tts_batch.run.worker")  # __name__ is "__main__" here
 
 IDLE_POLL_S = 0.05
 WATCH_POLL_S = 0.1
@@ -66,6 +66,7 @@ class Worker:
         self._answers = Answers(start["answer_s"], start["answer_frame_s"])
         self._no_more = self._stopping = False
         self._engine: Engine | None = None
+        self._engine_wait_s = 0.0
         self._writer = ClipWriter(Path(start["out"]), Path(start["segment"]), self._report, self._give_up)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
@@ -77,8 +78,12 @@ class Worker:
         self._constants |= {"runner": info.get("runner"), "dtype": info.get("dtype")}
         self._channel.send({"type": "ready", "info": dict(info)})
         try:
+            begun = asked = time.monotonic()
             for result in engine.generate(self._requests()):
+                self._engine_wait_s += time.monotonic() - asked
                 self._receive(result)
+                asked = time.monotonic()
+            self._say_waits(asked - begun)
             if not self._stopping:
                 self._fail_missing()
         finally:
@@ -179,6 +184,13 @@ class Worker:
             self._end_attempt(piece, result)
         with self._arrived:
             self._answers.received(time.monotonic())
+
+    def _say_waits(self, all_s: float) -> None:
+        engine_s, disk_s = self._engine_wait_s, self._writer.wait_s
+        log.info(
+            "of %.1f s of results, %.1f s were waits for the engine, %.1f s waits for the disk, and %.1f s checks and "
+            "bookkeeping", all_s, engine_s, disk_s, all_s - engine_s - disk_s,
+        )  # fmt: skip
 
     def _end_attempt(self, piece: ActivePiece, result: SpeechResult) -> None:
         """End the row with its last good piece, or with the first that may not be tried again."""

@@ -47,8 +47,9 @@ def test_an_option_that_means_nothing_is_refused(
 @pytest.mark.parametrize("inner", [".", "export", "journal/nemo", "ab", "../run/export"])
 def test_nothing_is_exported_into_the_run_folder(finished: Path, tmp_path: Path, inner: str) -> None:
     before = sorted(finished.rglob("*"))
-    with pytest.raises(UsageError, match="lies in the run folder"):
-        export_run(finished, "nemo", finished / inner)
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="lies in the run folder"):
+            export_run(finished, "nemo", finished / inner, overwrite=overwrite)
     assert sorted(finished.rglob("*")) == before
 
 

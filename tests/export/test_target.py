@@ -85,13 +85,6 @@ def test_a_folder_with_other_files_is_refused(finished: Path, tmp_path: Path) ->
     assert list(tree(tmp_path / "out")) == ["thesis.txt"]
 
 
-def test_the_run_folder_is_no_place_for_it(run: Path) -> None:
-    before = tree(run)
-    with pytest.raises(UsageError, match="no export wrote"):
-        export_run(run, "nemo", run, overwrite=True)
-    assert tree(run) == before
-
-
 def test_a_clone_of_a_repository_is_as_good_as_empty(finished: Path, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".gitattributes").write_text("*.parquet filter=lfs\n")

@@ -94,7 +94,8 @@ def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
     found = Comparison(VARIANTS[0], 8, default=[100.0, 200.0, 100.0], changed=[50.0, 90.0, 60.0]).as_dict()
     assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (0.5, 0.45, 0.6)
     line = comparison_line(found)
-    assert line.split() == ["v2-b2", "8", "100.0", "60.0", "0.500", "(0.450", "to", "0.600)", f"{VARIANTS[0].predicted:.2f}"]
+    predicted = f"{VARIANTS[0].predicted:.2f}"
+    assert line.split() == ["v2-b2", "8", "100.0", "60.0", "0.500", "(0.450", "to", "0.600)", predicted]
     assert len(line) == len(COMPARISON_HEAD)
 
 

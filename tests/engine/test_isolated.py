@@ -147,6 +147,23 @@ def test_a_few_requests_at_most_are_asked_for_before_there_is_room(fake) -> None
     results.close()
 
 
+def test_nothing_is_asked_for_while_the_engine_does_not_ask(fake) -> None:
+    num_asked = 0
+
+    def requests() -> Iterator[SpeechRequest | None]:
+        nonlocal num_asked
+        yield ask("row0")
+        while num_asked < 20:  # the engine has a place left, looks for another, and then it is busy for half a second
+            num_asked += 1
+            yield None
+
+    results = fake(slots=2, row_s=0.5).generate(requests())
+    assert next(results).request_id == "row0"
+    assert num_asked < 5
+    assert list(results) == []
+    assert num_asked == 20
+
+
 def test_requests_that_raise_end_it(fake) -> None:
     def requests() -> Iterator[SpeechRequest]:
         yield ask("row0")

@@ -20,7 +20,7 @@ from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
 
 AHEAD = 256  # requests that lie in the other process, so that the engine need not wait for the next
-POLL_S = 0.005  # between looks for a request while none is ready
+POLL_S = 0.005  # until the engine may ask again when no request was ready
 CLOSE_S = 30.0
 
 
@@ -72,7 +72,6 @@ class IsolatedEngine:
                 raise message[1]
             is_done = True
         finally:
-            feeder.stopping.set()
             if not is_done:
                 self.close()
             feeder.join(CLOSE_S)
@@ -126,29 +125,28 @@ class IsolatedEngine:
 
 
 class _Feeder(threading.Thread):
-    """Hands requests over, as many as the engine's process asks for."""
+    """Hands requests over, as many as the engine's process asks for and are ready."""
 
     def __init__(self, requests: Iterable[SpeechRequest | None], control: Pipe) -> None:
         super().__init__(name="tts-batch-feeder", daemon=True)
         self._requests, self._control = iter(requests), control
-        self.stopping = threading.Event()
         self.error: BaseException | None = None
 
     def run(self) -> None:
         with suppress(EOFError, OSError):  # the process is gone: whoever waits for its results finds out
             while (message := self._control.receive())[0] == "want":
-                for _ in range(message[1]):
-                    self._control.send(self._next())
+                for left in range(message[1], 0, -1):
+                    answer = self._next(left)
+                    self._control.send(answer)
+                    if answer[0] != "request":
+                        break
 
-    def _next(self) -> tuple:
+    def _next(self, left: int) -> tuple:
         try:
-            while not self.stopping.is_set():
-                if (request := next(self._requests)) is not None:
-                    return "request", request
-                self.stopping.wait(POLL_S)
+            request = next(self._requests)
         except StopIteration:
-            pass
+            return ("end",)
         except BaseException as error:
             self.error = error
             return ("abort",)
-        return ("end",)
+        return ("nothing", left) if request is None else ("request", request)

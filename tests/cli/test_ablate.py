@@ -38,7 +38,7 @@ def test_without_time_everything_is_left_out_and_said(capsys: pytest.CaptureFixt
     ("args", "status", "words"),
     [
         (["bench", "ablate"], 2, "either --shape"),
-        ([*SMALL, "--only", "graphs"], 2, "--only graphs: the variants are v2-b2, no-graphs, "),
+        ([*SMALL, "--only", "graphs"], 2, "--only graphs: the variants are v2-b2, v1-b2, no-graphs, "),
         (["bench", "--rows", "4", *SMALL[1:]], 2, "options of ablate go behind its name"),
         ([*SMALL, "--budget-s", "601"], 2, "600"),
         ([*SMALL, "--device", "musa"], 5, "musa"),

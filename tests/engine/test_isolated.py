@@ -173,6 +173,11 @@ def test_requests_that_raise_end_it(fake) -> None:
         list(fake().generate(requests()))
 
 
+def test_a_request_that_does_not_pickle_ends_it(fake) -> None:
+    with pytest.raises(EngineError, match=r"the requests failed: .*pickle"):
+        list(fake().generate([ask("row0"), ask("row1", reference=voice("v", load=lambda: hum(1.0)))]))
+
+
 def test_closing_the_iterator_closes_the_engine(fake) -> None:
     engine = fake(row_s=0.01)
     results = engine.generate(ask(f"row{n}") for n in range(10_000))

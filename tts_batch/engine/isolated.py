@@ -135,18 +135,29 @@ class _Feeder(threading.Thread):
     def run(self) -> None:
         with suppress(EOFError, OSError):  # the process is gone: whoever waits for its results finds out
             while (message := self._control.receive())[0] == "want":
-                for left in range(message[1], 0, -1):
-                    answer = self._next(left)
-                    self._control.send(answer)
-                    if answer[0] != "request":
-                        break
+                try:
+                    self._hand_over(message[1])
+                except (EOFError, OSError):
+                    raise
+                except Exception as error:  # a request that does not pickle, say
+                    self._abort(error)
 
-    def _next(self, left: int) -> tuple:
-        try:
-            request = next(self._requests)
-        except StopIteration:
-            return ("end",)
-        except BaseException as error:
-            self.error = error
-            return ("abort",)
-        return ("nothing", left) if request is None else ("request", request)
+    def _hand_over(self, count: int) -> None:
+        for left in range(count, 0, -1):
+            try:
+                request = next(self._requests)
+            except StopIteration:
+                self._control.send(("end",))
+                return
+            except BaseException as error:
+                self._abort(error)
+                return
+            if request is None:
+                self._control.send(("nothing", left))
+                return
+            self._control.send(("request", request))
+
+    def _abort(self, error: BaseException) -> None:
+        """End the engine's process; whoever waits for its results raises the error."""
+        self.error = error
+        self._control.send(("abort",))

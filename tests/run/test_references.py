@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import threading
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
+from tts_batch.engine.request import Reference
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 from tts_batch.run import references
@@ -64,6 +68,41 @@ def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None
     file.write_bytes(wav_bytes())
     assert tails.of(reference) is tails.of(reference) is not None
     assert Tails(wanted=False).of(reference) is None
+
+
+def test_tails_are_read_ahead_and_once_for_all_rows_in_hand() -> None:
+    loads: Counter[str] = Counter()
+    threads: set[str] = set()
+
+    def load(key: str) -> np.ndarray:
+        loads[key] += 1
+        threads.add(threading.current_thread().name)
+        return TONE
+
+    voices = [Reference(f"voice{n}", partial(load, f"voice{n}")) for n in range(1_000)]
+    tails = Tails(wanted=True)
+    for reference in [*voices, None]:
+        tails.read_ahead(reference)
+    for _ in range(2):
+        assert all(tails.of(reference) is not None for reference in voices)
+    assert loads == {reference.key: 1 for reference in voices}
+    assert threading.current_thread().name not in threads
+
+
+def test_a_tail_that_takes_too_long_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references, "TAIL_S", 0.05)
+    may_go_on = threading.Event()
+
+    def load() -> np.ndarray:
+        assert may_go_on.wait(30)
+        return TONE
+
+    tails = Tails(wanted=True)
+    reference = Reference("voice", load)
+    assert tails.of(reference) is None
+    may_go_on.set()
+    monkeypatch.setattr(references, "TAIL_S", 30.0)
+    assert tails.of(reference) is not None
 
 
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

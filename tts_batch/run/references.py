@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +20,9 @@ from tts_batch.records import RefAudio
 from tts_batch.run.sound import Tail
 
 MAX_SPOOLED = 256
+MAX_TAILS = 4_096  # of 16 KB: as many rows as an engine may have in hand, each with a voice of its own
+TAIL_THREADS = 4
+TAIL_S = 60.0  # how long a clip waits for its tail
 
 
 class ReferenceSpool:
@@ -75,25 +80,44 @@ def reference_from(message: dict[str, Any] | None) -> Reference | None:
 
 
 class Tails:
-    """The ends of the references in use, to recognise them in clips. For one thread."""
+    """The ends of the references in use, to recognise them in clips.
+
+    They are read ahead, on threads: a clip is checked in a fraction of the time that it takes to read a recording.
+    """
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
-        self._tails: OrderedDict[str, Tail] = OrderedDict()  # least recently used first
+        self._lock = threading.Lock()
+        self._tails: OrderedDict[str, Future[Tail | None]] = OrderedDict()  # least recently used first
+        self._readers = ThreadPoolExecutor(TAIL_THREADS, "tail")
+
+    def read_ahead(self, reference: Reference | None) -> None:
+        """A clip with `reference` will be there soon."""
+        if reference is not None and self._wanted:
+            self._find(reference)
 
     def of(self, reference: Reference | None) -> Tail | None:
         """Return the tail of `reference`; None when there is no reference, or none that can be read now."""
         if reference is None or not self._wanted:
             return None
-        if reference.key not in self._tails:
-            tail = _tail(reference)
-            if tail is None:
-                return None
-            self._tails[reference.key] = tail
-            if len(self._tails) > MAX_SPOOLED:
-                self._tails.popitem(last=False)
-        self._tails.move_to_end(reference.key)
-        return self._tails[reference.key]
+        try:
+            tail = self._find(reference).result(TAIL_S)
+        except TimeoutError:
+            return None
+        if tail is None:  # it may be there for the next clip
+            with self._lock:
+                self._tails.pop(reference.key, None)
+        return tail
+
+    def _find(self, reference: Reference) -> Future[Tail | None]:
+        with self._lock:
+            found = self._tails.get(reference.key)
+            if found is None or (found.done() and found.result() is None):
+                found = self._tails[reference.key] = self._readers.submit(_tail, reference)
+                if len(self._tails) > MAX_TAILS:
+                    self._tails.popitem(last=False)
+            self._tails.move_to_end(reference.key)
+            return found
 
 
 def _tail(reference: Reference) -> Tail | None:

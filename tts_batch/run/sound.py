@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ _MAX_SPECTRA = 32  # spread over the clip: enough for a mean, and it costs the s
 LEAK_RATE_HZ = 4_000
 LEAK_S = 1.0
 LEAK_SEARCH_S = 12.0
+_FAST_SECONDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +117,6 @@ class Tail:
         norm = float(np.linalg.norm(tail))
         self._tail = tail / norm if norm > 0 else tail[:0]
 
-    @cached_property
-    def _spectrum(self) -> tuple[int, NDArray[np.complexfloating]]:
-        """Of as many seconds as are searched, or a few more: a number that a Fourier transform is fast for.
-
-        What wraps around at the end are places that the tail would stick out of.
-        """
-        seconds = next(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 15) if n >= self.searched_s)
-        size = seconds * LEAK_RATE_HZ
-        return size, np.conj(np.fft.rfft(self._tail, size))
-
     @property
     def searched_s(self) -> float:
         """How much of a clip's head is searched: a reference that leaked whole ends within it."""
@@ -137,9 +127,11 @@ class Tail:
         head = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
         if not self._tail.size or head.size < self._size:
             return 0.0
-        size, spectrum = self._spectrum
+        # Sizes that a Fourier transform is fast for. What wraps around are places that the tail would stick out of.
+        size = LEAK_RATE_HZ * next((n for n in _FAST_SECONDS if n * LEAK_RATE_HZ >= head.size), _FAST_SECONDS[-1])
         head = head[:size]
-        products = np.fft.irfft(np.fft.rfft(head, size) * spectrum, size)[: head.size - self._size + 1]
+        spectrum = np.fft.rfft(head, size) * np.conj(np.fft.rfft(self._tail, size))
+        products = np.fft.irfft(spectrum, size)[: head.size - self._size + 1]
         energy = np.concatenate([[0.0], np.cumsum(np.square(head, dtype=np.float64))])
         norms = np.sqrt(energy[self._size :] - energy[: -self._size])
         heard = norms > 0.05 * norms.max()  # what is nearly silent correlates with anything

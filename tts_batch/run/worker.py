@@ -169,6 +169,8 @@ class Worker:
                         self._channel.send({"type": "pulled"})
                     piece.begin_attempt()
                     self._answers.pull(piece.id, piece.request.max_frames, time.monotonic())
+                    if not piece.request.x_vector_only:
+                        self._tails.read_ahead(piece.request.reference)
             yield None if piece is None else piece.request
 
     # engine → writer

@@ -19,7 +19,7 @@ import pytest
 from tests.engine.asking import GREEDY, ask, hum, voice
 from tests.fake_engine import speak
 from tts_batch.engine.errors import EngineConfigError, EngineDiedError, EngineError
-from tts_batch.engine.isolated import AHEAD, IsolatedEngine
+from tts_batch.engine.isolated import AHEAD, FIRST_AHEAD, IsolatedEngine
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.model.tiny import build_tiny
@@ -131,20 +131,24 @@ def test_cancelled_wherever_it_is(fake) -> None:
     assert reasons == {f"row{n}": "cancelled" if n in (0, 5) else "stop" for n in range(6)}
 
 
-def test_a_few_requests_at_most_are_asked_for_before_there_is_room(fake) -> None:
+@pytest.mark.parametrize("slots", [4, 40, 400])
+def test_no_more_requests_are_asked_for_ahead_than_the_engine_has(fake, slots: int) -> None:
     num_asked = 0
 
     def requests() -> Iterator[SpeechRequest]:
         nonlocal num_asked
-        for n in range(1_000):
+        for n in range(2_000):
             num_asked += 1
             yield ask(f"row{n}")
 
-    results = fake(slots=4, row_s=0.01).generate(requests())
+    engine = fake(slots=slots, faults={f"row{n}": "endless" for n in range(1, 2_000)})
+    results = engine.generate(requests())
     next(results)
-    time.sleep(0.2)
-    assert 4 <= num_asked < 4 + 2 * AHEAD + 100
-    results.close()
+    time.sleep(0.5)
+    assert 1 + slots <= num_asked <= 1 + slots + min(max(slots, FIRST_AHEAD), AHEAD)
+    engine._process.kill()
+    with pytest.raises(EngineDiedError):
+        next(results)
 
 
 def test_nothing_is_asked_for_while_the_engine_does_not_ask(fake) -> None:

@@ -48,6 +48,14 @@ def test_a_run_with_every_fault_ends_the_same(tmp_path: Path, monkeypatch: pytes
     assert summary.ok == 12
 
 
+def test_the_time_of_a_row_does_not_run_while_hundreds_are_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"slots": 2, "row_s": 0.05}))
+    config = make_config(tmp_path, 120, engine="tests.isolated_engine:create", row_time_limit=3.0)
+    assert run_job(config).ok == 120  # 6 s in all, and 1 s from the 18 that are asked for first
+
+
 def test_what_an_engine_apart_raises_is_what_the_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ENGINE", json.dumps({"fail_start": "no kernel image"}))
     with pytest.raises(CannotContinueError, match=r"cannot start.*RuntimeError: no kernel image"):

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 from tts_batch.engine.errors import EngineError
-from tts_batch.engine.isolated import AHEAD, POLL_S
+from tts_batch.engine.isolated import AHEAD, FIRST_AHEAD, POLL_S
 from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.registry import open_engine
 from tts_batch.engine.request import Engine, SpeechRequest
@@ -139,8 +139,9 @@ class Host:
     def _ask(self) -> None:
         """Ask for as many requests as may lie here, unless it would be for a few, or just found that none is ready."""
         with self._changed:
-            count = AHEAD - len(self._queue) - self._num_asked_for
-            if self._no_more or count < AHEAD // 4 or time.monotonic() < self._ask_after_s:
+            ahead = min(max(FIRST_AHEAD, self._num_taken), AHEAD)
+            count = ahead - len(self._queue) - self._num_asked_for
+            if self._no_more or count < ahead // 4 or time.monotonic() < self._ask_after_s:
                 return
             self._num_asked_for += count
         self._control.send(("want", count))

@@ -19,7 +19,8 @@ from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
 
-AHEAD = 256  # requests that lie in the other process, so that the engine need not wait for the next
+AHEAD = 256  # requests at most that lie in the other process, so that the engine need not wait for the next …
+FIRST_AHEAD = 16  # … and no more than the engine has, or this: their time runs, and they die with it
 POLL_S = 0.005  # until the engine may ask again when no request was ready
 CLOSE_S = 30.0
 
@@ -27,7 +28,8 @@ CLOSE_S = 30.0
 class IsolatedEngine:
     """An Engine that another process opens and runs. Requests must pickle, `Reference.load` too.
 
-    Of the requests, up to AHEAD are asked for before the engine has room. Closing the iterator early closes the engine.
+    Of the requests, some are asked for before the engine has room: as many as it has, from FIRST_AHEAD to AHEAD.
+    Closing the iterator early closes the engine.
     """
 
     def __init__(self, spec: str, config: EngineConfig) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
 from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.run.attempts import ActivePiece, ActiveRow
 from tts_batch.run.pieces import piece_id
@@ -101,3 +108,20 @@ def test_a_stop_keeps_the_rows_that_have_begun() -> None:
     queue.drop_waiting()
     assert pull(queue) == []
     assert ids(queue.active) == ["a/1", "a/2"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_audio_of_a_row_that_ended_is_given_back_at_once(count: int) -> None:
+    row = make_row("a", count)
+    queue = filled(row)
+    gc.disable()
+    try:
+        audio = np.zeros(10, np.float32)
+        for piece in pull(queue):
+            piece.result = replace(GOOD, audio=audio)
+        held = weakref.ref(audio)
+        queue.forget(row)
+        del row, piece, audio
+        assert held() is None
+    finally:
+        gc.enable()

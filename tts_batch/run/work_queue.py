@@ -78,6 +78,7 @@ class WorkQueue:
         useless = [piece.id for piece in row.pieces if self.find(piece.id)]
         for piece in row.pieces:
             self._active.pop(piece.id, None)
+            piece.result = None  # row and pieces hold each other: its audio would wait for a full garbage collection
         if row.is_split:
             self._again = deque(piece for piece in self._again if piece.row is not row)
             self._waiting = deque(piece for piece in self._waiting if piece.row is not row)

@@ -49,6 +49,7 @@ class IsolatedEngine:
         # Two, so that results which nobody takes do not hold up what the engine asks for.
         self._control, self._results = (Pipe(ours) for ours, _ in ends)
         self._is_generating = False
+        self._handing_over = threading.RLock()  # a request and its cancellation arrive in this order
         self._tell("open", spec, config)
         try:
             self.sample_rate, self.info = self._opened()
@@ -64,7 +65,7 @@ class IsolatedEngine:
         if self._is_generating:
             raise EngineError("this engine is generating already; finish that iterator first.")
         self._is_generating, is_done = True, False
-        feeder = _Feeder(requests, self._control)
+        feeder = _Feeder(requests, self._control, self._handing_over)
         self._tell("generate")
         feeder.start()
         try:
@@ -81,7 +82,8 @@ class IsolatedEngine:
 
     def cancel(self, request_id: str) -> None:
         """End a request as "cancelled"; one that has ended, or was never asked for, is left alone."""
-        self._tell("cancel", request_id)
+        with self._handing_over:
+            self._tell("cancel", request_id)
 
     def close(self) -> None:
         """Have the engine closed and its process ended, by force after CLOSE_S."""
@@ -122,16 +124,17 @@ class IsolatedEngine:
             self._process.wait()
             raise EngineDiedError("the engine's process went silent and did not end.") from None
         if status < 0:
-            raise EngineDiedError(f"the engine's process died of {signal.Signals(-status).name}.", -status)
+            name = next((known.name for known in signal.Signals if known == -status), f"signal {-status}")
+            raise EngineDiedError(f"the engine's process died of {name}.", -status)
         raise EngineDiedError(f"the engine's process ended with status {status}.")
 
 
 class _Feeder(threading.Thread):
     """Hands requests over, as many as the engine's process asks for and are ready."""
 
-    def __init__(self, requests: Iterable[SpeechRequest | None], control: Pipe) -> None:
+    def __init__(self, requests: Iterable[SpeechRequest | None], control: Pipe, lock: threading.RLock) -> None:
         super().__init__(name="tts-batch-feeder", daemon=True)
-        self._requests, self._control = iter(requests), control
+        self._requests, self._control, self._lock = iter(requests), control, lock
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -146,18 +149,19 @@ class _Feeder(threading.Thread):
 
     def _hand_over(self, count: int) -> None:
         for left in range(count, 0, -1):
-            try:
-                request = next(self._requests)
-            except StopIteration:
-                self._control.send(("end",))
-                return
-            except BaseException as error:
-                self._abort(error)
-                return
-            if request is None:
-                self._control.send(("nothing", left))
-                return
-            self._control.send(("request", request))
+            with self._lock:
+                try:
+                    request = next(self._requests)
+                except StopIteration:
+                    self._control.send(("end",))
+                    return
+                except BaseException as error:
+                    self._abort(error)
+                    return
+                if request is None:
+                    self._control.send(("nothing", left))
+                    return
+                self._control.send(("request", request))
 
     def _abort(self, error: BaseException) -> None:
         """End the engine's process; whoever waits for its results raises the error."""

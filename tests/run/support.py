@@ -79,7 +79,7 @@ def start_job(config: JobConfig, **fake: Any) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -32,7 +32,7 @@ def test_every_row_is_in_one_shard() -> None:
 
 def test_shards_side_by_side(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path, 40)
-    runs = [start_job(config.model_copy(update={"shard": f"{n}/3"}), row_s=0.02) for n in (1, 2, 3)]
+    runs = [start_job(config.model_copy(update={"shard": f"{n}/3"}), row_s=0.5) for n in (1, 2, 3)]
     wait_until(lambda: len(list(config.out.glob("*run.lock"))) == 3)
     with pytest.raises(UsageError, match="Another run works in"):
         run_job(config)
@@ -70,7 +70,7 @@ def test_a_missing_shard_is_pending_and_the_whole_goes_on(tmp_path: Path, fake: 
     assert first.rows == first.ok + first.failed < 30
     assert not (config.out / "manifest.parquet").exists()
     assert read_status(config.out)["state"] == "waiting for its other shards"
-    killed = start_job(config.model_copy(update={"shard": "2/2"}), row_s=0.1)
+    killed = start_job(config.model_copy(update={"shard": "2/2"}), row_s=0.5)
     wait_until(lambda: sum(journalled(config.out).values()) > first.rows)
     kill(killed.pid)
     killed.communicate()

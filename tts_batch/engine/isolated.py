@@ -89,11 +89,7 @@ class IsolatedEngine:
         """Have the engine closed and its process ended, by force after CLOSE_S."""
         self._tell("close")
         self._results.close()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._ends_by_itself()
         self._control.close()
 
     def _opened(self) -> tuple[int, Mapping[str, str]]:
@@ -116,13 +112,20 @@ class IsolatedEngine:
                 raise EngineError(f"the requests failed: {type(error).__name__}: {error}") from error
             self._say_how_it_died()
 
-    def _say_how_it_died(self) -> NoReturn:
+    def _ends_by_itself(self) -> bool:
+        """Wait for the process; after CLOSE_S it is killed, and that is no."""
         try:
-            status = self._process.wait(CLOSE_S)
+            self._process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            return False
+        return True
+
+    def _say_how_it_died(self) -> NoReturn:
+        if not self._ends_by_itself():
             raise EngineDiedError("the engine's process went silent and did not end.") from None
+        status = self._process.returncode
         if status < 0:
             name = next((known.name for known in signal.Signals if known == -status), f"signal {-status}")
             raise EngineDiedError(f"the engine's process died of {name}.", -status)

@@ -101,18 +101,14 @@ class Tails:
         if reference is None or not self._wanted:
             return None
         try:
-            tail = self._find(reference).result(TAIL_S)
+            return self._find(reference).result(TAIL_S)
         except TimeoutError:
             return None
-        if tail is None:  # it may be there for the next clip
-            with self._lock:
-                self._tails.pop(reference.key, None)
-        return tail
 
     def _find(self, reference: Reference) -> Future[Tail | None]:
         with self._lock:
             found = self._tails.get(reference.key)
-            if found is None or (found.done() and found.result() is None):
+            if found is None or (found.done() and found.result() is None):  # what was not there may be there now
                 found = self._tails[reference.key] = self._readers.submit(_tail, reference)
                 if len(self._tails) > MAX_TAILS:
                     self._tails.popitem(last=False)

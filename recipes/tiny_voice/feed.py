@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from corpus import SAMPLES_PER_FRAME, Corpus, read_shard
 from prompts import REFERENCES, ROW, Clips, ExampleMaker, Rows
+from synthesise import LEAD_FRAMES
 from torch import Tensor
 
 from tts_batch.model.speech_tokenizer.encoder import CodecEncoder
@@ -55,7 +56,8 @@ def _start(folder: Path, seed: int) -> None:
 def _prepare(number: int) -> Shard:
     content = read_shard(_folder / f"{number:05d}.npz", seconds=600)
     starts = np.cumsum(content.lengths) - content.lengths
-    clips = Clips(content.texts, content.instructs, content.voices, starts, content.lengths)
+    speech = (starts + LEAD_FRAMES, content.lengths - LEAD_FRAMES)
+    clips = Clips(content.texts, content.instructs, content.voices, *speech)
     rows = _maker.rows(clips, random.Random(_seed * 100_000 + number))
     return Shard(content.audio, starts, content.lengths, rows)
 

@@ -2,6 +2,10 @@
 
 One talker learns all three kinds of checkpoint. Everything here is ids; the vectors are looked up on the device.
 Examples lie end to end in rows of one length, so that every training step has the same shape.
+
+In the streaming layout a frame of speech is due with the first token of the text, which is two letters here and seldom
+says how the first word sounds. So such an example begins with LEAD_FRAMES of silence, unless a transcribed reference
+stands before it: then the text is ahead anyway.
 """
 
 from __future__ import annotations
@@ -12,22 +16,22 @@ from pathlib import Path
 
 import numpy as np
 from shapes import model_config
-from synthesise import voice_table
+from synthesise import LEAD_FRAMES, voice_table
 from voices import SPEAKERS
 
 from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, build_prompt
 from tts_batch.model.text_tokenizer import TextTokenizer
 
 NAMED_MIX = (  # share, task, non_streaming, x_vector_only
-    (0.70, "custom_voice", True, False),
-    (0.30, "custom_voice", False, False),
+    (0.60, "custom_voice", True, False),
+    (0.40, "custom_voice", False, False),
 )
 NAMELESS_MIX = (
-    (0.20, "base", False, True),
-    (0.20, "base", True, True),
-    (0.25, "base", False, False),
-    (0.27, "base", True, False),
-    (0.08, "voice_design", True, False),
+    (0.15, "base", False, True),
+    (0.13, "base", True, True),
+    (0.26, "base", False, False),
+    (0.42, "base", True, False),
+    (0.04, "voice_design", True, False),
 )
 LANGUAGES = ("auto",) * 9 + ("english",) * 9 + ("german", "chinese")  # the voice speaks English whatever the tag
 ROW = 512  # positions; what is longer is not learnt
@@ -40,7 +44,10 @@ NAMES = list(SPEAKERS)
 
 @dataclass
 class Clips:
-    """What the examples need to know of a shard, without its audio and codes."""
+    """What the examples need to know of a shard, without its audio and codes.
+
+    Before each clip's first frame there are LEAD_FRAMES of silence.
+    """
 
     texts: list[str]
     instructs: list[str]
@@ -116,12 +123,12 @@ class ExampleMaker:
             x_vector_only=x_vector_only,
             non_streaming=non_streaming,
         )
-        return self._lay_out(prompt, clips, clip, reference)
+        return self._lay_out(prompt, clips, clip, reference, lead=0 if non_streaming or icl else LEAD_FRAMES)
 
-    def _lay_out(self, prompt: Prompt, clips: Clips, clip: int, reference: int) -> Example:
-        length = int(clips.lengths[clip])
+    def _lay_out(self, prompt: Prompt, clips: Clips, clip: int, reference: int, lead: int) -> Example:
+        length = int(clips.lengths[clip]) + lead
         tts_pad = self.configs["base"].tts_pad_token_id
-        spoken = range(clips.starts[clip], clips.starts[clip] + length)
+        spoken = range(clips.starts[clip] - lead, clips.starts[clip] - lead + length)
         trailing = [*prompt.trailing_ids[:length], *[tts_pad] * (length - len(prompt.trailing_ids))]
         heard = iter(range(clips.starts[reference], clips.starts[reference] + clips.lengths[reference]))
         frame = [*(next(heard) if codec == REF_FRAME else -1 for codec in prompt.codec_ids), *spoken]

@@ -22,12 +22,14 @@ from voices import PACES, SPEAKERS, Voice, nameless_voices
 BUILD = Path(__file__).parent / "build"
 SHARD_SECONDS = 600
 NUM_NAMELESS = 400
-NAMED_SHARE = 0.5
+NAMED_SHARE = 0.4
 VOICES_PER_SHARD = 16  # nameless ones, so that each has clips to clone the others from
-SENTENCES = (1,) * 8 + (2, 3)  # how many a clip holds
+SENTENCES = (1,) * 7 + (2, 2, 3, 4, 5)  # how many a clip holds
 PACED_SHARE = 0.15  # of the named speakers' clips
 PHONEMES_PER_SECOND = 50  # phoneme labels, four a frame
 NUM_PHONEMES = 96
+LEAD_FRAMES = 3  # of silence before every clip; prompts.py says what for
+LEAD_SAMPLES = LEAD_FRAMES * 1920
 
 SPEAKER_NAMES = list(SPEAKERS)
 
@@ -77,8 +79,9 @@ def _speak_shard(number: int) -> None:
         texts.append(text)
         instructs.append(instruct)
         voices.append(voice)
-        audio.append(spoken.samples)
-        phonemes.append(_labels(spoken.phonemes, len(spoken.samples)))
+        audio.append(np.pad(spoken.samples, (LEAD_SAMPLES, 0)))
+        later = [(LEAD_SAMPLES / SAMPLE_RATE + time, name) for time, name in spoken.phonemes]
+        phonemes.append(_labels(later, len(audio[-1])))
     aside = _out / f".{number:05d}.npz"
     np.savez(
         aside,

@@ -13,6 +13,7 @@ from tts_batch.engine import code2wav_fast
 from tts_batch.engine.code2wav import Code2Wav
 from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.kernels.causal_conv import Ends, causal_conv
 from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
@@ -76,6 +77,35 @@ def test_frames_before_the_wanted_ones_are_left_out(decoder: CodecDecoder, monke
     assert (part[1, :1920] - whole[1, 17 * 1920 : 18 * 1920]).abs().max() > 1e-5
     monkeypatch.setattr(code2wav_fast, "_LOOK_BACK", 7)
     assert (fast(codes, first, 30)[1, 1920 : 2 * 1920] - wanted).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("first", [None, torch.tensor([0, 17, 40])])
+def test_nothing_looks_behind_the_end_of_a_row(
+    decoder: CodecDecoder, first: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = FastCodecDecoder(decoder, torch.float32)
+    codes = torch.randint(0, CONFIG.codebook_size, (3, 16, 60), generator=torch.Generator().manual_seed(2))
+    ends = torch.tensor([9, 60, 41])
+    seen = []
+
+    def leave_out(x: torch.Tensor, *args: object, ends: Ends | None = None, **options: object) -> tuple:
+        results = causal_conv(x, *args, **options)
+        if ends is not None:
+            seen.append(ends)
+            rows = ends.frames * (x.shape[1] // ends.padded_to)
+            for result in (result for result in results if result is not None):
+                result[torch.arange(x.shape[1]) >= rows[:, None]] = torch.nan
+        return results
+
+    num_frames = None if first is None else 30
+    expected = fast(codes, first, num_frames)
+    monkeypatch.setattr(code2wav_fast, "causal_conv", leave_out)
+    audio = fast(codes, first, num_frames, ends)
+    assert len(seen) == 1 + 4 * 7 + 1
+    for row in range(3):
+        start = 0 if first is None else int(first[row])
+        stop = min(int(ends[row]) - start, num_frames or 60) * 1920
+        torch.testing.assert_close(audio[row, :stop], expected[row, :stop], rtol=0, atol=0)
 
 
 @torch.inference_mode()

@@ -56,6 +56,19 @@ def test_a_row_is_the_same_alone_and_in_a_padded_batch(decoder: CodecDecoder, co
     assert relative_error(fast(padded)[1:2, : 101 * 1920], alone) < 5e-3
 
 
+@pytest.mark.parametrize("first", [None, torch.tensor([0, 17, 40])])
+def test_what_lies_behind_the_end_of_a_row_is_not_heard_before_it(
+    decoder: CodecDecoder, codes: torch.Tensor, first: torch.Tensor | None
+) -> None:
+    fast = FastCodecDecoder(decoder)
+    ends = torch.tensor([30, 101, 77])
+    where = (None, None) if first is None else (first.cuda(), 61)
+    expected, audio = fast(codes, *where), fast(codes, *where, ends=ends.cuda())
+    for row in range(3):
+        wanted = (ends[row] - (0 if first is None else first[row])) * 1920
+        torch.testing.assert_close(audio[row, :wanted], expected[row, :wanted], rtol=0, atol=0)
+
+
 def test_a_graph_replays_what_was_computed(decoder: CodecDecoder, codes: torch.Tensor) -> None:
     fast = FastCodecDecoder(decoder)
     static = torch.zeros_like(codes)

@@ -53,7 +53,8 @@ def test_a_replay_is_the_eager_run(fast: FastCodecDecoder, captured: tuple[Code2
     for number, (pieces, frames) in enumerate(graphs.buckets):
         codes = random_codes(pieces, 16, LONGEST, seed=number)
         first = torch.arange(pieces, device="cuda") * 7 % (LONGEST - frames)
-        replayed = graphs.decode(codes, first, frames).clone()
+        ends = torch.full((pieces,), LONGEST, device="cuda")
+        replayed = graphs.decode(codes, first, frames, ends).clone()
         torch.testing.assert_close(replayed, fast(codes, first, frames), rtol=0, atol=0)
     assert counts == {"hit": len(graphs.buckets)}
 
@@ -63,7 +64,7 @@ def test_padding_up_to_a_bucket_is_not_heard(
     fast: FastCodecDecoder, captured: tuple[Code2WavGraphs, Counter[str]]
 ) -> None:
     codes, first = random_codes(4, 16, 45, seed=3), torch.tensor([0, 3, 11, 18], device="cuda")
-    audio = captured[0].decode(codes, first, 27)[:, : 27 * 1_920]
+    audio = captured[0].decode(codes, first, 27, ends=first + 27)[:, : 27 * 1_920]
     assert relative_error(audio, fast(codes, first, 27)) < 5e-3
 
 
@@ -103,10 +104,12 @@ def test_a_pool_replays_beside_other_work(fast: FastCodecDecoder) -> None:
 def test_out_of_memory_in_a_capture_leaves_the_others(fast: FastCodecDecoder) -> None:
     meter = Meter()
 
-    def short_of_memory(codes: torch.Tensor, first: torch.Tensor, num_frames: int) -> torch.Tensor:
+    def short_of_memory(
+        codes: torch.Tensor, first: torch.Tensor, num_frames: int, ends: torch.Tensor | None = None
+    ) -> torch.Tensor:
         if torch.cuda.is_current_stream_capturing() and len(codes) * num_frames > 64:
             torch.empty(2**44, dtype=torch.uint8, device="cuda")
-        return fast(codes, first, num_frames)
+        return fast(codes, first, num_frames, ends)
 
     graphs = graphs_of(short_of_memory, meter)
     graphs.capture()
@@ -114,7 +117,7 @@ def test_out_of_memory_in_a_capture_leaves_the_others(fast: FastCodecDecoder) ->
     assert meter.graphs["code2wav"] == {f"failed[{bucket}]": 1 for bucket in failed}
     codes, first = random_codes(4, 16, 60), torch.zeros(4, dtype=torch.int64, device="cuda")
     for frames in (9, 64):
-        audio = graphs.decode(codes, first, frames).clone()
+        audio = graphs.decode(codes, first, frames, ends=first + 60).clone()
         torch.testing.assert_close(audio, fast(codes, first, frames), rtol=0, atol=2e-2)
     assert meter.graphs["code2wav"]["hit"] == meter.graphs["code2wav"]["miss[(4, 64)]"] == 1
 

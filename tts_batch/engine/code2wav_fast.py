@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.engine.kernels.activation import silu_mul
-from tts_batch.engine.kernels.causal_conv import Conv, Snake, causal_conv
+from tts_batch.engine.kernels.causal_conv import Conv, Ends, Snake, causal_conv
 from tts_batch.engine.kernels.depthwise_norm import depthwise_norm
 from tts_batch.engine.kernels.norm import rms_norm
 from tts_batch.engine.kernels.window_attention import window_attention
@@ -49,11 +49,18 @@ class FastCodecDecoder(nn.Module):
         self.last = _waveform_conv(last.conv, dtype)
 
     @torch.no_grad()
-    def forward(self, codes: Tensor, first: Tensor | None = None, num_frames: int | None = None) -> Tensor:
+    def forward(
+        self,
+        codes: Tensor,
+        first: Tensor | None = None,
+        num_frames: int | None = None,
+        ends: Tensor | None = None,
+    ) -> Tensor:
         """Codes [B, 16, T] to audio float32 [B, T * 1920]. Raises ValueError for more than MAX_FRAMES frames.
 
         With `first` int64 [B] only frames [first, first + num_frames) of each row come out, num_frames * 1920 samples:
         exact from CONV_CONTEXT frames after `first`, or from 0 on. What runs past the row's end is not to be used.
+        Where rows are padded, `ends` int64 [B] says how many frames each has: the convolutions spare the rest.
         Ids outside the codebook, which padding may hold, are clamped into it.
         """
         batch, levels, length = codes.shape
@@ -62,23 +69,26 @@ class FastCodecDecoder(nn.Module):
         shelves = torch.arange(levels, device=codes.device)[:, None] * self.codebook_size
         latent = F.embedding(codes.clamp(0, self.codebook_size - 1) + shelves, self.table).sum(1)
         x = self.transformer(latent)
-        early = None
+        early, late = None, ends
         if first is not None and num_frames is not None:
             early = (first - _LOOK_BACK).clamp(min=0)
             x = _cut(x, early, min(num_frames + _LOOK_BACK, length))
             length = num_frames
+            if ends is not None:
+                ends, late = ends - early, ends - first
         num_seen = x.shape[1]
+        seen, wanted = _ends(ends, num_seen), _ends(late, length)
         for stage in self.upsample:
             x = stage(x)
-        _, snaked = causal_conv(x, self.first, snake=self.snakes[0], keep=False)
-        snaked = self.blocks[0](snaked)
+        _, snaked = causal_conv(x, self.first, snake=self.snakes[0], keep=False, ends=seen)
+        snaked = self.blocks[0](snaked, seen)
         if first is not None and early is not None:  # the blocks behind, which cost most, are spared the look back
             per_frame = snaked.shape[1] // num_seen
             snaked = _cut(snaked, (first - early) * per_frame, length * per_frame)
         for block in self.blocks[1:]:
-            snaked = block(snaked)
+            snaked = block(snaked, wanted)
         rows = snaked.view(batch, -1, _SAMPLES_PER_ROW * snaked.shape[2])
-        audio, _ = causal_conv(rows, self.last, out_dtype=torch.float32)
+        audio, _ = causal_conv(rows, self.last, ends=wanted, out_dtype=torch.float32)
         return audio.view(batch, length * self.samples_per_frame).clamp_(-1, 1)
 
 
@@ -162,13 +172,14 @@ class _Block:
             for unit, after in zip(units, [*snakes[1:], last_snake], strict=True)
         ]
 
-    def __call__(self, snaked: Tensor) -> Tensor:
+    def __call__(self, snaked: Tensor, ends: Ends | None) -> Tensor:
         batch = snaked.shape[0]
-        x, snaked = (y.view(batch, -1, self.width) for y in causal_conv(snaked, self.up, snake=self.enter))
+        entered = causal_conv(snaked, self.up, snake=self.enter, ends=ends)
+        x, snaked = (y.view(batch, -1, self.width) for y in entered)
         for unit in self.units:
             is_last = unit is self.units[-1]
-            _, middle = causal_conv(snaked, unit.wide, snake=unit.inner, keep=False)
-            x, snaked = causal_conv(middle, unit.point, residual=x, snake=unit.outer, keep=not is_last)
+            _, middle = causal_conv(snaked, unit.wide, snake=unit.inner, keep=False, ends=ends)
+            x, snaked = causal_conv(middle, unit.point, residual=x, snake=unit.outer, keep=not is_last, ends=ends)
         return snaked
 
 
@@ -178,6 +189,10 @@ class _Unit:
     inner: Snake
     point: Conv
     outer: Snake
+
+
+def _ends(frames: Tensor | None, padded_to: int) -> Ends | None:
+    return None if frames is None else Ends(frames.int(), padded_to)
 
 
 def _cut(x: Tensor, first: Tensor, length: int) -> Tensor:

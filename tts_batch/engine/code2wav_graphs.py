@@ -43,7 +43,7 @@ class Code2WavGraphs:
 
     def __init__(
         self,
-        decode: Callable[[Tensor, Tensor, int], Tensor],
+        decode: Callable[[Tensor, Tensor, int, Tensor], Tensor],
         graphs: CudaGraphs,
         device: torch.device | str,
         longest: int = FRAMES[-1],
@@ -52,8 +52,8 @@ class Code2WavGraphs:
     ) -> None:
         """
         Args:
-            decode: codes int64 [pieces, 16, frames], the first frame wanted of each, int64 [pieces], and how many from
-                there -> audio float32 [pieces, samples].
+            decode: codes int64 [pieces, 16, frames], the first frame wanted of each, int64 [pieces], how many from
+                there, and where each ends, int64 [pieces] -> audio float32 [pieces, samples].
             longest: frames asked for of a piece, at most. Its codes, context included, may be FRAMES[-1].
             max_frames: of a batch, padding included; one piece may have more.
             max_pieces: of a batch.
@@ -68,6 +68,7 @@ class Code2WavGraphs:
         samples = SAMPLES_PER_FRAME * max(frames * pieces[-1] for frames, pieces in self._pieces.items())
         self._codes = torch.zeros(rows, NUM_CODEBOOKS, FRAMES[-1], dtype=torch.int64, device=device)
         self._first = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._ends = torch.zeros(rows, dtype=torch.int64, device=device)
         self._audio = torch.zeros(samples, dtype=torch.float32, device=device)
 
     @property
@@ -94,7 +95,7 @@ class Code2WavGraphs:
         sizes = [n for n in self._pieces.get(bucket, ()) if n <= len(frames) and (n, bucket) in self._graphs]
         return cheapest_size(sizes, frames, bucket, LAUNCH_FRAMES)
 
-    def decode(self, codes: Tensor, first: Tensor, num_frames: int) -> Tensor:
+    def decode(self, codes: Tensor, first: Tensor, num_frames: int, ends: Tensor) -> Tensor:
         """As the decoder does, but for more samples than asked for at the end of each row.
 
         The audio is overwritten by the next call: copy it on the stream that called.
@@ -103,10 +104,11 @@ class Code2WavGraphs:
         bucket = pieces, self._bucket(num_frames if length <= FRAMES[-1] else length)
         if pieces not in self._pieces.get(bucket[1], ()) or bucket not in self._graphs:
             self._graphs.count_miss(bucket)
-            return self._decode(codes, first, num_frames)
+            return self._decode(codes, first, num_frames, ends)
         # What earlier batches left behind a row's end is as good as any other padding.
         self._codes[:pieces, :, :length] = codes
         self._first[:pieces] = first
+        self._ends[:pieces] = ends
         self._graphs.run(bucket, partial(self._decode_static, *bucket))
         return self._audio_of(*bucket)
 
@@ -115,7 +117,8 @@ class Code2WavGraphs:
         return next((bucket for bucket in self._pieces if bucket >= frames), frames)
 
     def _decode_static(self, pieces: int, frames: int) -> None:
-        self._audio_of(pieces, frames).copy_(self._decode(self._codes[:pieces], self._first[:pieces], frames))
+        codes, first, ends = (static[:pieces] for static in (self._codes, self._first, self._ends))
+        self._audio_of(pieces, frames).copy_(self._decode(codes, first, frames, ends))
 
     def _audio_of(self, pieces: int, frames: int) -> Tensor:
         return self._audio[: pieces * frames * SAMPLES_PER_FRAME].view(pieces, -1)

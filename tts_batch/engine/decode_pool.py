@@ -24,7 +24,8 @@ from tts_batch.engine.staging import stage
 Decode = Callable[..., Tensor]
 """Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless.
 
-Where `conv_context` is given, it also takes the first frame wanted of each row, int64 [batch], and how many from there.
+Where `conv_context` is given, it also takes the first frame wanted of each row, int64 [batch], how many from there, and
+where the padding of each row begins, int64 [batch].
 """
 
 Deliver = Callable[[NDArray[np.float32] | None], None]
@@ -210,34 +211,35 @@ class DecodePool:
     def _decode_batch(self, pieces: Sequence[Piece], packed: Tensor) -> _Batch:
         """Decode the codes of all pieces [frames of all, 16] on the current stream."""
         with self._meter.on_device("code2wav", self._device):
-            at, first = stage(self._device, _padded_places(pieces), torch.tensor([piece.skip for piece in pieces]))
+            skips = torch.tensor([piece.skip for piece in pieces])
+            lens = torch.tensor([len(piece.codes) for piece in pieces])
+            at, first, ends = stage(self._device, _padded_places(lens.numpy()), skips, lens)
             codes = packed[at].long().transpose(1, 2)
-            audio = self._decode_pieces(pieces, codes, first)
+            audio = self._decode_pieces(pieces, codes, first, ends)
         num_frames = audio.numel() // SAMPLES_PER_FRAME
         self._meter.counts["code2wav_frames"] += sum(piece.wanted for piece in pieces)
         self._meter.counts["decoded_frames"] += num_frames
         return _Batch(pieces, HostCopy(audio), num_frames, kept=(packed, codes, audio))
 
-    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor, first: Tensor) -> Tensor:
-        """Audio [batch, samples], each row beginning after what its piece skips: at its frame `first` [batch]."""
+    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor, first: Tensor, ends: Tensor) -> Tensor:
+        """Audio [batch, samples] of frames [first, ends) of each row, and then padding: first is what a piece skips."""
         num_frames = max(piece.num_frames for piece in pieces)
         if self._graphs is not None:
-            return self._graphs.decode(codes, first, num_frames)
+            return self._graphs.decode(codes, first, num_frames, ends)
         self._meter.graphs["code2wav"]["eager"] += 1
         if self._conv_context is None:
             return self._decode(codes).float()
-        return self._decode(codes, first, num_frames)
+        return self._decode(codes, first, num_frames, ends)
 
     def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
         skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
         return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
 
 
-def _padded_places(pieces: Sequence[Piece]) -> Tensor:
-    """Where each frame of a padded batch stands among all pieces' frames, one piece after another.
+def _padded_places(lens: NDArray[np.int64]) -> Tensor:
+    """Where each frame of a padded batch stands among the frames of pieces of `lens`, one piece after another.
 
     int64 [batch, frames]; padding is a piece's last frame, again.
     """
-    lens = np.array([len(piece.codes) for piece in pieces])
     starts = np.cumsum(lens) - lens
     return torch.from_numpy(starts[:, None] + np.minimum(np.arange(lens.max()), lens[:, None] - 1))

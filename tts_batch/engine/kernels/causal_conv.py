@@ -46,6 +46,14 @@ class Snake:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """How many frames each sequence of a padded batch has, int32 [B], and how many with its padding."""
+
+    frames: Tensor
+    padded_to: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """What one program computes: `rows` outputs by `cols` + `more_cols` channels, `depth` products at a step.
 
@@ -65,11 +73,12 @@ class Tile:
 
 def causal_conv(
     x: Tensor, conv: Conv, *, residual: Tensor | None = None, snake: Snake | None = None, keep: bool = True,
-    tile: Tile | None = None, out_dtype: torch.dtype | None = None,
+    ends: Ends | None = None, tile: Tile | None = None, out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """Convolve [B, T, C_in], add the residual [B, T, C_out], and give the sum and its Snake, each [B, T, C_out].
 
     The sum is None unless `keep`, the Snake is None without `snake`; both start from the unrounded float32 sum.
+    What lies behind `ends`, where given, may stay uncomputed: nothing before it looks there.
     """
     batch, length, c_in = x.shape
     c_out = conv.weight.shape[1]
@@ -81,7 +90,8 @@ def causal_conv(
     num_tiles = batch * triton.cdiv(length, tile.rows) * triton.cdiv(c_out, tile.cols + tile.more_cols)
     num_programs = min(num_tiles, tile.resident * _multiprocessors(x.device)) if tile.resident else num_tiles
     _conv_kernel[(num_programs,)](
-        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked, length, num_tiles,
+        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked,
+        *_row_ends(ends, length, tile), length, num_tiles,
         C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, PERSISTENT=tile.resident > 0,
         **_constants(tile),
     )  # fmt: skip
@@ -98,13 +108,13 @@ TILES: dict[tuple[int, int, int], Tile] = {
     (768, 768, 1): Tile(128, 256, resident=1),
     (768, 1920, 2): Tile(256, 128, resident=1),
     (384, 384, 7): Tile(128, 128),
-    (384, 384, 1): Tile(256, 128),
+    (384, 384, 1): Tile(128, 128, num_warps=4),
     (384, 768, 2): Tile(128, 256, resident=1),
     (192, 192, 7): Tile(256, 128, more_cols=64),
     (192, 192, 1): Tile(128, 64, num_warps=4),
     (192, 288, 2): Tile(128, 64, more_cols=32, num_warps=4),
     (96, 96, 7): Tile(128, 64, more_cols=32, depth=32, num_warps=4, num_stages=4),
-    (96, 96, 1): Tile(256, 128, depth=32, num_stages=4),
+    (96, 96, 1): Tile(64, 64, more_cols=32, depth=32, num_warps=4),
     (1536, 16, 2): Tile(128, 16, depth=128, num_warps=4),
 }
 
@@ -139,6 +149,11 @@ def _multiprocessors(device: torch.device) -> int:
 
 def _parameters(snake: Snake | None) -> tuple[Tensor | None, Tensor | None]:
     return (snake.frequency, snake.height) if snake else (None, None)
+
+
+def _row_ends(ends: Ends | None, length: int, tile: Tile) -> tuple[Tensor | None, int]:
+    """The frames of each sequence and the rows of a frame. Programs that stay load ahead, and skip nothing."""
+    return (ends.frames, length // ends.padded_to) if ends and not tile.resident else (None, 1)
 
 
 def _constants(tile: Tile) -> dict[str, int]:
@@ -212,15 +227,21 @@ def _finish(
         tl.store(snaked_ptr + start + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
 
 
-@jit(do_not_specialize=["length", "num_tiles"])
+@jit(do_not_specialize=["rows_per_frame", "length", "num_tiles"])
 def _conv_kernel(
-    x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, length,
-    num_tiles, C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
-    PERSISTENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr, DEPTH: tl.constexpr,
+    x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ends_ptr,
+    rows_per_frame, length, num_tiles, C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr,
+    DILATION: tl.constexpr, PERSISTENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
+    DEPTH: tl.constexpr,
 ):  # fmt: skip
     # Neighbouring tiles share rows of x, the larger operand, and so find them in the L2 cache.
     num_col_tiles: tl.constexpr = (C_OUT + COLS + MORE - 1) // (COLS + MORE)
     num_row_tiles = tl.cdiv(length, ROWS)
+    if ends_ptr is not None:  # each program has one tile
+        batch = tl.program_id(0) // num_col_tiles // num_row_tiles
+        row = (tl.program_id(0) // num_col_tiles % num_row_tiles) * ROWS
+        if row >= tl.load(ends_ptr + batch) * rows_per_frame:
+            return
     for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=PERSISTENT):
         col = (tile % num_col_tiles) * (COLS + MORE)
         row = (tile // num_col_tiles % num_row_tiles) * ROWS

@@ -69,7 +69,7 @@ def examine(
     What can be measured is measured of failed results too.
     """
     failure = find_fault(result, max_frames, limits.silent_peak_dbfs)
-    if result.audio is None or find_broken_audio(result):
+    if result.audio is None or (failure is not None and find_broken_audio(result)):
         return Examined(failure)
     checks = _measure(result.audio, result.sample_rate, expected_s, reference)
     if failure is None:

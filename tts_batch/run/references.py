@@ -20,7 +20,7 @@ from tts_batch.records import RefAudio
 from tts_batch.run.sound import Tail
 
 MAX_SPOOLED = 256
-MAX_TAILS = 4_096  # of 16 KB: as many rows as an engine may have in hand, each with a voice of its own
+MAX_TAILS = 4_096  # of 32 KB: as many rows as an engine may have in hand, each with a voice of its own
 TAIL_THREADS = 4
 TAIL_S = 60.0  # how long a clip waits for its tail
 

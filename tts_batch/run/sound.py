@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,13 @@ WINDOW_S = 0.02
 QUIET_DB = 40.0  # a window so far under the loudest one is silence …
 QUIET_DBFS = -70.0  # … and so is one under this, however quiet the rest
 _SPECTRUM_SAMPLES = 1_024
+_HANN = np.hanning(_SPECTRUM_SAMPLES).astype(np.float32)
 _MAX_SPECTRA = 32  # spread over the clip: enough for a mean, and it costs the same for every clip
 
 LEAK_RATE_HZ = 4_000
 LEAK_S = 1.0
 LEAK_SEARCH_S = 12.0
-_FAST_SECONDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
+_LEAK_SAMPLES = round(LEAK_S * LEAK_RATE_HZ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,8 @@ def flatness(audio: Audio) -> float:
     if count > _MAX_SPECTRA:
         blocks = blocks[np.linspace(0, count - 1, _MAX_SPECTRA).astype(np.intp)]
     energy = np.einsum("ij,ij->i", blocks, blocks)
-    heard = energy >= max(np.median(energy), energy.max() * 10 ** (-QUIET_DB / 10))
-    blocks = blocks[heard] * np.hanning(_SPECTRUM_SAMPLES).astype(np.float32)
-    power = np.square(np.abs(np.fft.rfft(blocks)))[:, 1:] + 1e-12
+    heard = energy >= max(np.sort(energy)[energy.size // 2], energy.max() * 10 ** (-QUIET_DB / 10))
+    power = np.square(np.abs(np.fft.rfft(blocks[heard] * _HANN)))[:, 1:] + 1e-12
     return float(np.mean(np.exp(np.log(power).mean(axis=1)) / power.mean(axis=1)))
 
 
@@ -112,10 +113,9 @@ class Tail:
         """`reference`: samples [samples], of at least a second or it is never recognised."""
         slow = _slow_down(reference, sample_rate_hz)
         self._length_s = reference.size / sample_rate_hz
-        self._size = round(LEAK_S * LEAK_RATE_HZ)
-        tail = slow[-self._size :] - slow[-self._size :].mean() if slow.size >= self._size else np.zeros(0, np.float32)
+        tail = slow[-_LEAK_SAMPLES:] - slow[-_LEAK_SAMPLES:].mean() if slow.size >= _LEAK_SAMPLES else slow[:0]
         norm = float(np.linalg.norm(tail))
-        self._tail = tail / norm if norm > 0 else tail[:0]
+        self._spectrum = np.conj(np.fft.rfft(tail / norm, 2 * _LEAK_SAMPLES)) if norm > 0 else None
 
     @property
     def searched_s(self) -> float:
@@ -125,21 +125,21 @@ class Tail:
     def correlation(self, audio: Audio, sample_rate_hz: int) -> float:
         """Return the best correlation, 0..1, of the tail with any second of the head of samples [samples]."""
         head = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
-        if not self._tail.size or head.size < self._size:
+        if self._spectrum is None or head.size < _LEAK_SAMPLES:
             return 0.0
-        # Sizes that a Fourier transform is fast for. What wraps around are places that the tail would stick out of.
-        size = LEAK_RATE_HZ * next((n for n in _FAST_SECONDS if n * LEAK_RATE_HZ >= head.size), _FAST_SECONDS[-1])
-        head = head[:size]
-        spectrum = np.fft.rfft(head, size) * np.conj(np.fft.rfft(self._tail, size))
-        products = np.fft.irfft(spectrum, size)[: head.size - self._size + 1]
+        # Each second is transformed with the one after it: numpy prepares for a size anew in every call, and short
+        # transforms share that. Half of each product counts: in the rest the tail would stick out and wrap around.
+        seconds = np.pad(head, (0, _LEAK_SAMPLES - head.size % _LEAK_SAMPLES)).reshape(-1, _LEAK_SAMPLES)
+        spectra = np.fft.rfft(np.hstack([seconds[:-1], seconds[1:]])) * self._spectrum
+        products = np.fft.irfft(spectra)[:, :_LEAK_SAMPLES].ravel()[: head.size - _LEAK_SAMPLES + 1]
         energy = np.concatenate([[0.0], np.cumsum(np.square(head, dtype=np.float64))])
-        norms = np.sqrt(energy[self._size :] - energy[: -self._size])
-        heard = norms > 0.05 * norms.max()  # what is nearly silent correlates with anything
-        return float(np.max(np.abs(products[heard]) / norms[heard], initial=0.0))
+        norms = np.sqrt(energy[_LEAK_SAMPLES:] - energy[:-_LEAK_SAMPLES])
+        norms[norms <= 0.05 * norms.max()] = np.inf  # what is nearly silent correlates with anything
+        return float(np.max(np.abs(products) / norms))
 
 
 def _slow_down(audio: Audio, sample_rate_hz: int) -> Audio:
     """Average samples down to about 4 kHz: enough to tell one recording from another."""
     step = max(1, sample_rate_hz // LEAK_RATE_HZ)
-    slow: Audio = np.einsum("ij->i", audio[: audio.size // step * step].reshape(-1, step)) / np.float32(step)
-    return slow
+    windows = audio[: audio.size // step * step].reshape(-1, step)
+    return reduce(np.add, windows.T) / np.float32(step)  # faster than a sum over an axis of six, and no BLAS

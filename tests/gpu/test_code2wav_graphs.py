@@ -117,8 +117,8 @@ def test_out_of_memory_in_a_capture_leaves_the_others(fast: FastCodecDecoder) ->
     assert meter.graphs["code2wav"] == {f"failed[{bucket}]": 1 for bucket in failed}
     codes, first = random_codes(4, 16, 60), torch.zeros(4, dtype=torch.int64, device="cuda")
     for frames in (9, 64):
-        audio = graphs.decode(codes, first, frames, ends=first + 60).clone()
-        torch.testing.assert_close(audio, fast(codes, first, frames), rtol=0, atol=2e-2)
+        audio = graphs.decode(codes, first, frames, ends=first + 60)[:, : 60 * 1_920].clone()
+        torch.testing.assert_close(audio, fast(codes, first, frames)[:, : 60 * 1_920], rtol=0, atol=2e-2)
     assert meter.graphs["code2wav"]["hit"] == meter.graphs["code2wav"]["miss[(4, 64)]"] == 1
 
 

@@ -170,7 +170,7 @@ def _compare(
     """Let both run in turns, and close the other."""
     is_cold = comparison.variant.is_cold
     try:
-        pair_s = 2 * other.run(rows).wall_s  # more than a pair will take: the first pass is the slowest
+        pair_s = other.run(rows).wall_s  # the first pass is the slowest, and the default's of the pair the shortest
         for done in range(rounds):
             if time_left_s() < pair_s:
                 comparison.problem = f"{done} of {rounds} rounds: no time"

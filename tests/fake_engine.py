@@ -2,11 +2,11 @@
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
 "children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"full_after": NUMBER OF FILES, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}. `calls` gets a
-line for every request pulled; `edges_s` is silence around each clip; with `mute` the worker dies once, and leaves that
-file, between a journal line and the word to its parent.
+"full_after": NUMBER OF FILES, "fsync_s": 0.0, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}.
+`calls` gets a line for every request pulled; `edges_s` is silence around each clip; `fsync_s` makes the disk slow; with
+`mute` the worker dies once, and leaves that file, between a journal line and the word to its parent.
 "endless" goes on until the row is cancelled, "deaf" ends as if it was not, "assert" breaks the device until the worker
-is another.
+is another; "no_array" cannot be examined, and of "no_effective" no record can be made.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def create(config: EngineConfig) -> FakeEngine:
     time.sleep(settings.get("start_s", 0.0))
     if "full_after" in settings:
         _fill_disk(settings["full_after"])
+    if "fsync_s" in settings:
+        _slow_disk(settings["fsync_s"])
     if "mute" in settings:
         _die_before_telling(Path(settings["mute"]))
     if settings.get("children"):
@@ -61,6 +64,18 @@ def _fill_disk(num_files: int) -> None:
         fsync(descriptor)
 
     os.fsync = full
+
+
+def _slow_disk(fsync_s: float) -> None:
+    """Let every file of this process take its time until it is on the disk; folders take none."""
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        if S_ISREG(os.fstat(descriptor).st_mode):
+            time.sleep(fsync_s)
+        fsync(descriptor)
+
+    os.fsync = slow
 
 
 def _die_before_telling(mark: Path) -> None:
@@ -149,6 +164,9 @@ class FakeEngine:
             case "repeated":
                 yield good
                 yield replace(good, audio=-good.audio)
+            case "silent_twice":
+                yield replace(good, audio=np.zeros_like(good.audio))
+                yield replace(good, audio=np.zeros_like(good.audio))
             case "unknown":
                 yield replace(good, request_id="nobody")
                 yield good
@@ -174,6 +192,10 @@ class FakeEngine:
                 yield replace(good, eos=False, num_frames=request.max_frames)
             case "over_budget":
                 yield replace(good, num_frames=request.max_frames + 1)
+            case "no_array":
+                yield replace(good, audio=good.audio.tolist())
+            case "no_effective":
+                yield replace(good, effective=None)
             case "strange":
                 yield replace(good, finish_reason="done")
             case "error":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 
-from tests.run.support import journalled, make_config, make_rows, processes_of, read_manifest, snapshot
+from tests.run.support import ENGINE, journalled, make_config, make_rows, processes_of, read_manifest, snapshot
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
@@ -131,20 +132,24 @@ def test_twelve_bad_rows_among_a_hundred(tmp_path: Path, fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"), [("kill", "worker_crash"), ("raise", "worker_crash"), ("oom", "out_of_memory")]
+    ("fault", "reason", "words"),
+    [
+        ("kill", "worker_crash", "about to die on row-3"),
+        ("raise", "worker_crash", "CUDA"),
+        ("oom", "out_of_memory", "CUDA"),
+        ("no_array", "worker_crash", "AttributeError: 'list' object"),
+        ("no_effective", "worker_crash", "AttributeError: 'NoneType' object"),
+    ],
 )
-def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: str, reason: str) -> None:
+def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: str, reason: str, words: str) -> None:
     fake(faults={"row-3": fault, "row-9": fault})
     config = make_config(tmp_path, 12)
     summary = run_job(config)
     assert summary.exit_status == ExitStatus.SOME_FAILED
     failed = {row["id"]: row for row in read_manifest(config.out) if row["status"] == "failed"}
     assert {row_id: row["reason"] for row_id, row in failed.items()} == {"row-3": reason, "row-9": reason}
-    if fault == "kill":
-        assert "SIGKILL" in failed["row-3"]["message"]
-        assert "about to die on row-3" in failed["row-3"]["message"]
-    else:
-        assert "CUDA" in failed["row-3"]["message"]
+    assert words in failed["row-3"]["message"]
+    assert ("SIGKILL" in failed["row-3"]["message"]) == (fault == "kill")
     assert all(count == 1 for count in journalled(config.out).values())
     assert run_job(config).made == 0  # the verdict stands
 
@@ -202,6 +207,35 @@ def test_a_row_that_the_engine_loses_fails_alone_while_others_may_come_again(tmp
     assert len(list(config.out.glob("journal/w0/*.jsonl"))) == 1  # the worker went on
     fake()
     assert run_job(config, retry=["stalled"]).ok == 6
+
+
+def test_nothing_is_lost_while_the_disk_holds_the_engine_back(tmp_path: Path, fake: Fake) -> None:
+    """More rows than may wait for the disk, which takes far longer for them than an answer may take."""
+    fake(fsync_s=0.2)
+    config = make_config(tmp_path, 1_000)
+    assert run_job(config, limits=Limits(answer_s=0.4, answer_frame_s=0.0)).ok == 1_000
+    waits = re.search(
+        r"of ([\d.]+) s of results, ([\d.]+) s were waits for the engine, and ([\d.]+) s for checks and disk "
+        r"\(the disk: ([\d.]+) s\)",
+        (config.out / "journal" / "w0" / "stderr.log").read_text(),
+    )
+    assert waits is not None
+    all_s, engine_s, held_up_s, disk_s = map(float, waits.groups())
+    assert engine_s + held_up_s <= all_s + 0.1
+    assert 0.5 < disk_s <= held_up_s
+
+
+@pytest.mark.parametrize("engine", [ENGINE, "tests.isolated_engine:create"], ids=["here", "apart"])
+def test_an_attempt_is_answered_once(tmp_path: Path, fake: Fake, engine: str) -> None:
+    """A second answer comes while the first is examined, or just after; then the engine has no other row to make."""
+    fake(faults={"row-5": "silent_twice"}, slots=1, calls=str(tmp_path / "calls"))
+    config = make_config(tmp_path, 6, attempts=3, engine=engine)
+    assert run_job(config).reasons == {"silent_output": 1}
+    called = [line.split("\t")[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert called == [*(f"row-{n}" for n in range(6)), "row-5", "row-5"]
+    assert read_manifest(config.out)[5]["attempts"] == 3
+    log = (config.out / "journal" / "w0" / "stderr.log").read_text()
+    assert log.count("ignored a result for 'row-5'") == 3
 
 
 def test_a_row_that_is_lost_and_over_its_time_says_so(tmp_path: Path, fake: Fake) -> None:

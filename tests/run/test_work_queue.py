@@ -59,6 +59,48 @@ def test_rows_are_pulled_in_order_and_what_is_tried_again_comes_first() -> None:
     assert queue.find(second.id) is second
 
 
+def test_an_answer_counts_once_and_only_while_its_row_has_not_ended() -> None:
+    row = make_row("a", 2)
+    queue = filled(row)
+    first, second = pull(queue)
+    assert queue.answer(first.id) is first
+    assert queue.answer(first.id) is None
+    assert queue.find(first.id) is None
+    assert queue.answer("nobody") is None
+    assert ids(queue.in_engine) == ["a/2"]
+    assert queue.is_answered(first)
+    assert not queue.is_answered(second)
+    queue.try_again([first])
+    assert queue.answer(first.id) is None, "the engine does not have it yet"
+    pull(queue)
+    assert queue.answer(first.id) is first
+    assert queue.forget(row) == [second.id], "the engine has answered the first"
+    assert not queue.is_answered(first)
+    assert not queue.take_dropped(first.id)
+
+
+def test_the_engine_is_idle_while_its_last_answer_is_examined() -> None:
+    queue = filled(make_row("a"), make_row("b", attempts=1))
+    assert not queue.is_idle, "it may pull"
+    first, second = pull(queue)
+    queue.answer(first.id)
+    assert not queue.is_idle, "it has another one"
+    queue.answer(second.id)
+    assert queue.is_idle
+    assert queue
+    assert queue.may_grow, "the first may be tried again"
+    queue.try_again([first])
+    assert not queue.is_idle
+    pull(queue)
+    for piece in (first, second):
+        queue.answer(piece.id)
+        assert queue.is_answered(piece)
+        queue.end(piece)
+        assert not queue.is_answered(piece)
+    assert queue.is_idle
+    assert not queue
+
+
 def test_it_is_empty_when_every_row_has_ended() -> None:
     queue = filled(make_row("a"))
     assert queue

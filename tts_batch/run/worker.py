@@ -15,8 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ from tts_batch.records import Failure
 from tts_batch.run.answers import Answers
 from tts_batch.run.attempts import ActivePiece, ActiveRow, is_device_broken
 from tts_batch.run.channel import Channel, Message
-from tts_batch.run.checks import CheckLimits, Examined, examine
-from tts_batch.run.clips import CONTAINERS, clip_path, digest_of, encode_clip, encode_codes, quarantine_path
+from tts_batch.run.checks import Examined
+from tts_batch.run.clips import encode_clip, quarantine_path
+from tts_batch.run.examiner import Examiner
 from tts_batch.run.journal import Outcome
-from tts_batch.run.outcomes import row_outcome
-from tts_batch.run.pieces import describe_pieces, examine_joined, join
-from tts_batch.run.references import Tails
-from tts_batch.run.trim import trim
+from tts_batch.run.judge import Judge
+from tts_batch.run.outcomes import encode_files, row_outcome
 from tts_batch.run.work_queue import WorkQueue
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
@@ -46,7 +44,11 @@ PARENT_GONE, BROKEN = 70, 71  # exit statuses, for the log only
 
 
 class Worker:
-    """One engine and the rows it works on. `control` runs on a thread of its own, the rest on the main thread."""
+    """One engine and the rows it works on.
+
+    The main thread takes what the engine gives; rows end on the thread of the `Examiner`, or by the watch, and
+    `_arrived` guards all that they share. `_control`, `_watch` and `_requests` have threads of their own.
+    """
 
     def __init__(self, channel: Channel, messages: Iterator[Message], start: Message) -> None:
         self._channel = channel
@@ -54,20 +56,17 @@ class Worker:
         self._format: Format = start["format"]
         self._save_codes: bool = start["save_codes"]
         self._keep_failed_audio: bool = start["keep_failed_audio"]
-        self._limits = CheckLimits(**start["checks"])
-        self._tails = Tails(wanted=self._limits.ref_correlation is not None)
-        self._pause_s: float = start["split_pause_s"]
-        self._trim_margin_s: float | None = start["trim_margin_s"]
+        self._judge = Judge(start)
         self._time_limit_s: float | None = start["row_time_limit"]
-        self._time_is_over = Failure("time_limit", f"It was not done after {self._time_limit_s or 0:g} s.")
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
         self._queue = WorkQueue()
         self._answers = Answers(start["answer_s"], start["answer_frame_s"])
         self._no_more = self._stopping = False
         self._engine: Engine | None = None
-        self._engine_wait_s = 0.0
+        self._engine_wait_s = self._disk_wait_s = 0.0  # of the main thread
         self._writer = ClipWriter(Path(start["out"]), Path(start["segment"]), self._report, self._give_up)
+        self._examiner = Examiner(self._judge.examine, self._end_attempt, self._break)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
@@ -77,17 +76,11 @@ class Worker:
         info: Mapping[str, str] = getattr(engine, "info", {})
         self._constants |= {"runner": info.get("runner"), "dtype": info.get("dtype")}
         self._channel.send({"type": "ready", "info": dict(info)})
-        try:
-            begun = asked = time.monotonic()
-            for result in engine.generate(self._requests()):
-                self._engine_wait_s += time.monotonic() - asked
-                self._receive(result)
-                asked = time.monotonic()
-            self._say_waits(asked - begun)
+        with closing(self._writer):
+            with closing(self._examiner):  # what the engine gave before it broke is done
+                self._take_results(engine)
             if not self._stopping:
                 self._fail_missing()
-        finally:
-            self._writer.close()  # what the engine gave before it broke is done
         self._channel.send({"type": "bye"})
         engine.close()
 
@@ -159,65 +152,78 @@ class Worker:
         while True:
             with self._arrived:
                 self._answers.ask(time.monotonic())
-                if not (self._queue or self._no_more):
+                if self._queue.is_idle and not self._is_over():
                     self._arrived.wait(IDLE_POLL_S)
                 piece = self._queue.pull(again=not self._stopping)
-                if piece is None and self._no_more and (self._stopping or not self._queue.may_grow):
+                if piece is None and self._is_over():
                     return
                 if piece is not None:
                     if not piece.row.began:
                         self._channel.send({"type": "pulled"})
                     piece.begin_attempt()
                     self._answers.pull(piece.id, piece.request.max_frames, time.monotonic())
-                    if not piece.request.x_vector_only:
-                        self._tails.read_ahead(piece.request.reference)
+                    self._judge.expect(piece.request)
             yield None if piece is None else piece.request
+
+    def _is_over(self) -> bool:
+        """Whether the engine gets nothing more, once it has pulled what waits."""
+        return self._no_more and (self._stopping or not self._queue.may_grow)
 
     # engine → writer
 
+    def _take_results(self, engine: Engine) -> None:
+        begun = asked = time.monotonic()
+        for result in engine.generate(self._requests()):
+            self._engine_wait_s += time.monotonic() - asked
+            self._receive(result)
+            asked = time.monotonic()
+        log.info(
+            "of %.1f s of results, %.1f s were waits for the engine, and %.1f s for checks and disk (the disk: %.1f s)",
+            asked - begun,
+            self._engine_wait_s,
+            self._examiner.wait_s,
+            self._disk_wait_s,
+        )
+
     def _receive(self, result: SpeechResult) -> None:
         with self._arrived:
-            piece = self._queue.find(result.request_id)
+            piece = self._queue.answer(result.request_id)
             if piece is None and not self._queue.take_dropped(result.request_id):
                 log.warning("ignored a result for %r: it was not asked for, or had one already", result.request_id)
                 return
             self._answers.receive(result.request_id)
         if piece is not None:
-            self._end_attempt(piece, result)
+            if is_device_broken(result):
+                raise EngineError(f"its device is broken: {result.error}")
+            self._hand_on(piece, result)
         with self._arrived:
             self._answers.received(time.monotonic())
 
-    def _say_waits(self, all_s: float) -> None:
-        engine_s, disk_s = self._engine_wait_s, self._writer.wait_s
-        log.info(
-            "of %.1f s of results, %.1f s were waits for the engine, %.1f s waits for the disk, and %.1f s checks and "
-            "bookkeeping", all_s, engine_s, disk_s, all_s - engine_s - disk_s,
-        )  # fmt: skip
+    def _hand_on(self, piece: ActivePiece, result: SpeechResult) -> None:
+        waited_s, disk_s = self._examiner.wait_s, self._writer.wait_s
+        self._examiner.put(piece, result)
+        self._disk_wait_s += min(self._examiner.wait_s - waited_s, self._writer.wait_s - disk_s)
 
-    def _end_attempt(self, piece: ActivePiece, result: SpeechResult) -> None:
+    def _end_attempt(self, piece: ActivePiece, result: SpeechResult, examined: Examined) -> None:
         """End the row with its last good piece, or with the first that may not be tried again."""
-        if is_device_broken(result):
-            raise EngineError(f"its device is broken: {result.error}")
         row, at_fault = piece.row, [piece]
-        result, examined = self._examine(piece, result)
         if examined.failure is None:
-            piece.result, piece.checks = result, examined.checks
-            if not row.is_made:
-                with self._arrived:
-                    self._queue.end(piece)
-                self._channel.send({"type": "piece"})
+            if not self._is_made_with(piece, result, examined):
                 return
             if row.is_split:
-                result, examined, at_fault = *self._join(row), row.pieces
+                result, examined, at_fault = *self._judge.join(row), row.pieces
         failure = examined.failure
-        if failure is not None:
-            blamed = piece if piece.result is None else None
-            row.note_failure(failure, result, examined.checks, blamed)
-            if self._keep_failed_audio:
-                row.kept |= _failed_audio(row, result, blamed)
+        blamed = piece if piece.result is None else None
+        kept = _failed_audio(row, result, blamed) if failure is not None and self._keep_failed_audio else {}
         with self._arrived:
+            if not self._queue.is_answered(piece):
+                return  # its row has failed by another piece, which the engine has lost
+            if failure is not None:
+                row.note_failure(failure, result, examined.checks, blamed)
+                row.kept |= kept
             may_try_again = failure is not None and all(one.may_try_again for one in at_fault)
             stopping = self._stopping
+            self._arrived.notify()  # the engine may wait for another attempt, or for there to be none
             if may_try_again and not stopping:
                 self._queue.try_again(at_fault)
                 return
@@ -227,49 +233,23 @@ class Worker:
         if stopping and (may_try_again or result.finish_reason == "cancelled"):
             return  # stays pending
         outcome = row_outcome(row, result, examined, self._constants)
-        encode = partial(self._encode, outcome, result, row.kept) if failure is None else None
-        self._writer.put(outcome, row.kept, encode)
+        encode = partial(encode_files, outcome, result, row.kept, self._format, self._save_codes)
+        self._writer.put(outcome, row.kept, encode if failure is None else None)
         if not self._queue:
             self._writer.hurry()
 
-    def _examine(self, piece: ActivePiece, result: SpeechResult) -> tuple[SpeechResult, Examined]:
-        """Return the result, trimmed if that is asked for, and what was found in it."""
-        if piece.row.overtime and result.finish_reason == "cancelled":
-            return result, Examined(piece.blame(self._time_is_over))
-        trimmed: dict[str, float] = {}
-        if self._trim_margin_s is not None:
-            result, trimmed = trim(result, self._trim_margin_s)
-        sounds = result.audio is not None and not piece.request.x_vector_only
-        tail = self._tails.of(piece.request.reference) if sounds else None
-        examined = examine(result, piece.request.max_frames, piece.expected_s, self._limits, tail)
-        failure = examined.failure and piece.blame(examined.failure)
-        return result, replace(examined, failure=failure, checks=examined.checks | trimmed)
-
-    def _join(self, row: ActiveRow) -> tuple[SpeechResult, Examined]:
-        """Return the row's result and what was found in it, of pieces that are all good."""
-        results = [piece.result for piece in row.pieces if piece.result is not None]
-        joined = join(results, self._pause_s)
-        figures = [piece.checks for piece in row.pieces]
-        examined = examine_joined(joined, results, figures, row.max_frames, row.expected_s, self._limits)
-        if examined.failure is not None:
-            return joined, examined
-        told = describe_pieces([piece.request for piece in row.pieces], results, self._pause_s)
-        return joined, replace(examined, checks={**examined.checks, "pieces": told})
-
-    def _encode(
-        self, outcome: Outcome, result: SpeechResult, kept: Mapping[str, bytes]
-    ) -> tuple[Outcome, Mapping[str, bytes]]:
-        """Return the record of a good row with its files; runs on a thread of the writer's."""
-        assert result.audio is not None, "find_fault has seen it"
-        path = clip_path(outcome.id, CONTAINERS[self._format].suffix)
-        clip = encode_clip(result.audio, result.sample_rate, self._format)
-        outcome = replace(outcome, audio=path, audio_bytes=len(clip), audio_digest=digest_of(clip))
-        files = {path: clip, **kept}
-        if self._save_codes and result.codes is not None:
-            path, codes = clip_path(outcome.id, ".npy"), encode_codes(result.codes)
-            outcome = replace(outcome, codes=path, codes_bytes=len(codes), codes_digest=digest_of(codes))
-            files[path] = codes
-        return outcome, files
+    def _is_made_with(self, piece: ActivePiece, result: SpeechResult, examined: Examined) -> bool:
+        """Keep the good result of a piece, and say whether its row is made with it."""
+        with self._arrived:
+            if not self._queue.is_answered(piece):
+                return False
+            piece.result, piece.checks = result, examined.checks
+            if piece.row.is_made:
+                return True
+            self._queue.end(piece)
+            self._arrived.notify()
+        self._channel.send({"type": "piece"})
+        return False
 
     def _fail_missing(self) -> None:
         failure = Failure("engine_error", "The engine ended without a result for this row.")
@@ -281,7 +261,7 @@ class Worker:
         useless: list[str] = []
         first_of = {piece.row: piece for piece in reversed([*pieces])}
         for row, piece in first_of.items():
-            told = piece.blame(self._time_is_over if row.overtime else failure)
+            told = piece.blame(self._judge.time_is_over if row.overtime else failure)
             row.note_failure(told, None, piece=piece)
             useless += self._queue.forget(row)
             self._writer.put(row_outcome(row, None, Examined(told), self._constants), row.kept)
@@ -297,6 +277,11 @@ class Worker:
         kind = "disk_full" if isinstance(error, DiskFullError) else "broken"
         self._channel.send({"type": kind, "error": str(error)})
         _leave(BROKEN)
+
+    def _break(self, error: Exception) -> None:
+        """A result could not be examined, or its row not ended: what came before is done, and the worker ends."""
+        self._writer.close()
+        _end_broken(self._channel, error)
 
 
 def _open(spec: str, config: EngineConfig) -> Engine:
@@ -341,6 +326,17 @@ def _die_of(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+def _end_broken(channel: Channel, error: Exception) -> None:
+    """Say what the worker breaks of, and end it."""
+    if isinstance(error, EngineDiedError) and error.signal_number is not None:
+        _die_of(error.signal_number)  # the last lines of the log are the engine's
+    traceback.print_exception(error)
+    said = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    with suppress(OSError):  # the parent is gone, or does not read
+        channel.send({"type": "broken", "error": said})
+    _leave(BROKEN)
+
+
 def main() -> None:
     """Serve the parent at the other end of the socket whose number is the only argument."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -353,12 +349,7 @@ def main() -> None:
     try:
         Worker(channel, messages, start).run(start)
     except Exception as error:
-        if isinstance(error, EngineDiedError) and error.signal_number is not None:
-            _die_of(error.signal_number)  # the last lines of the log are the engine's
-        traceback.print_exc()
-        said = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        channel.send({"type": "broken", "error": said})
-        _leave(BROKEN)
+        _end_broken(channel, error)
     _leave(0)
 
 

@@ -157,12 +157,13 @@ class Worker:
                 piece = self._queue.pull(again=not self._stopping)
                 if piece is None and self._is_over():
                     return
+                is_new = piece is not None and not piece.row.began
                 if piece is not None:
-                    if not piece.row.began:
-                        self._channel.send({"type": "pulled"})
                     piece.begin_attempt()
                     self._answers.pull(piece.id, piece.request.max_frames, time.monotonic())
                     self._judge.expect(piece.request)
+            if is_new:  # without the lock: the parent may read this only when `control` has taken its next rows
+                self._channel.send({"type": "pulled"})
             yield None if piece is None else piece.request
 
     def _is_over(self) -> bool:

@@ -20,7 +20,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.dataset import audio
-from tts_batch.dataset.audio import content_key, load_reference, probe_reference, resample
+from tts_batch.dataset.audio import content_key, examine_reference, load_reference, probe_reference, resample
 from tts_batch.dataset.sniff import sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
@@ -247,7 +247,19 @@ def test_samples_that_are_not_finite(tone: Tone, bad: float) -> None:
     assert reason_of(from_array(samples)) == reason_of(from_bytes(encoded(samples))) == "ref_non_finite"
 
 
-@pytest.mark.parametrize("call", [load_reference, probe_reference, content_key])
+def test_one_look_finds_what_two_do(tone: Tone, tmp_path: Path) -> None:
+    file = tmp_path / "voice.wav"
+    soundfile.write(file, tone(2.0), 24_000)
+    for ref in (RefAudio(path=str(file), label="voice.wav"), RefAudio(data=file.read_bytes(), label="sha256:12")):
+        assert examine_reference(ref) == (probe_reference(ref), content_key(ref))
+    found = examine_reference(RefAudio(path=str(file)))
+    soundfile.write(file, tone(3.0), 24_000)  # seen though it was read before
+    changed = examine_reference(RefAudio(path=str(file)))
+    assert changed[0] == 3.0
+    assert changed[1] != found[1]
+
+
+@pytest.mark.parametrize("call", [load_reference, probe_reference, examine_reference, content_key])
 def test_paths_that_are_no_files(tmp_path: Path, call: Callable[[RefAudio], Any]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, reason in [("gone.wav", "ref_missing"), ("", "ref_unreadable"), ("pipe", "ref_unreadable")]:

@@ -59,6 +59,15 @@ def content_key(ref: RefAudio) -> str:
     return _file_key(ref.path, found.st_size, found.st_mtime_ns)
 
 
+def examine_reference(ref: RefAudio) -> tuple[float | None, str]:
+    """Return what `probe_reference` and `content_key` do, with one look for the file; raises as they do."""
+    if ref.path is None:
+        return probe_reference(ref), content_key(ref)
+    found = _stat(ref)
+    version = ref.path, found.st_size, found.st_mtime_ns
+    return _probe_file(*version), _file_key(*version)
+
+
 def load_reference(ref: RefAudio) -> NDArray[np.float32]:
     """Return float32 mono [samples] at 24 kHz, never clipped, never cut.
 

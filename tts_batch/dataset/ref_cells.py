@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class RefCells:
         self._folder = folder
         self._root = root.resolve() if root is not None else None
         self._fetcher = fetcher
+        self._known_path = lru_cache(maxsize=1 << 14)(self._find_path)  # many rows share a voice
 
     def start(self, cell: Any) -> None:
         """Begin to fetch the URL in a cell that will be parsed later, if it holds one."""
@@ -82,6 +84,9 @@ class RefCells:
                 return self._from_path(text, label=text)
 
     def _from_path(self, written: str, label: str) -> RefAudio:
+        return (self._known_path if len(label) <= _MAX_PATH_CHARS else self._find_path)(written, label)
+
+    def _find_path(self, written: str, label: str) -> RefAudio:
         if "\0" in written:
             raise RowError("ref_missing", "ref_audio holds a NUL character, which no path can.")
         path = self._absolute(os.path.expanduser(written), label)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tts_batch.config import JobConfig
-from tts_batch.dataset.audio import content_key, probe_reference
+from tts_batch.dataset.audio import examine_reference
 from tts_batch.dataset.notes import Notes
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import RowError
@@ -118,10 +118,9 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Ch
     check_task(row, group.checkpoint.config)
     reference_key, reference_s = None, None
     if row.ref_audio is not None:
-        reference_s = probe_reference(row.ref_audio)
-        reference_key = content_key(row.ref_audio)
+        reference_s, reference_key = examine_reference(row.ref_audio)
     other_positions = TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
-    other_positions += sum(group.tokenizer.count(text) for text in (row.ref_text, row.instruct) if text)
+    other_positions += sum(group.tokenizer.count_again(text) for text in (row.ref_text, row.instruct) if text)
     texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
     remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
@@ -160,12 +159,12 @@ def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
     row, group = checked.row, checked.model_group
     if group is None:
         return PlannedRow(row)
-    if row.task != group.task:
-        row = replace(row, task=group.task)
     seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
     non_streaming = row.non_streaming if row.non_streaming is not None else group.text_first
-    if non_streaming and group.task == "base":
-        row = replace(row, non_streaming=True)  # which is not what an engine takes for granted
+    # What an engine does not take for granted stands in the row.
+    said = True if non_streaming and group.task == "base" else row.non_streaming
+    if row.task != group.task or row.non_streaming != said:
+        row = replace(row, task=group.task, non_streaming=said)
     return PlannedRow(
         row=row,
         model_group=group,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 Standing = Literal["ok", "failed", "todo"]
+MAX_OPEN = 64  # segments at a time
 _SUFFIXES = ("", *SUFFIXES)
 _STATUS = {"pending": 0, "ok": 1, "failed": 2}
 
@@ -46,6 +48,7 @@ class JournalIndex:
         """Scan the journal of the run folder `out` as it is now."""
         self.out = out
         self._segments = list_segments(out / "journal")
+        self._lines = _Lines(self._segments)
         self._entries = _scan(self._segments)
         self._ids = np.ascontiguousarray(self._entries["id"])
 
@@ -132,13 +135,11 @@ class JournalIndex:
 
     def _read(self, entry: np.void) -> Outcome:
         """Raises CannotContinueError for a line whose head is whole and the rest is not: the disk has lost it."""
-        segment, offset = self._segments[entry["segment"]], int(entry["offset"])
-        with segment.open("rb") as file:
-            file.seek(offset)
-            line = file.readline()
+        number, offset = int(entry["segment"]), int(entry["offset"])
         try:
-            return Outcome.from_line(line)
+            return Outcome.from_line(self._lines.read(number, offset))
         except (ValueError, KeyError, TypeError):
+            segment = self._segments[number]
             message = f"The line at byte {offset} of {segment} is damaged: delete that line, and its row is made again."
             raise CannotContinueError(message) from None
 
@@ -149,12 +150,36 @@ class JournalIndex:
         return entry if mixed and int(entry["input"]) == _hash(input_digest(planned)) else None
 
     def _find(self, row_id: str) -> np.void | None:
+        if not len(self._ids):
+            return None
         key = np.uint64(_hash(row_id))
-        position = int(np.searchsorted(self._ids, key))
+        position = int(self._ids.searchsorted(key))
         if position == len(self._ids) or self._ids[position] != key:
             return None
         entry: np.void = self._entries[position]
         return entry
+
+
+class _Lines:
+    """Lines of segments by their offsets. The segments read last stay open: on a network's disk that is dear."""
+
+    def __init__(self, segments: list[Path]) -> None:
+        self._segments = segments
+        self._files: OrderedDict[int, BinaryIO] = OrderedDict()  # least recently used first
+
+    def read(self, number: int, offset: int) -> bytes:
+        file = self._files.pop(number, None)
+        if file is None:
+            if len(self._files) >= MAX_OPEN:
+                self._files.popitem(last=False)[1].close()
+            file = self._segments[number].open("rb")
+        self._files[number] = file
+        file.seek(offset)
+        return file.readline()
+
+    def __del__(self) -> None:
+        for file in self._files.values():
+            file.close()
 
 
 def input_digest(planned: PlannedRow) -> str:

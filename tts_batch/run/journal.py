@@ -70,8 +70,9 @@ class Outcome:
     def from_line(cls, line: bytes) -> Outcome:
         """Read one line back; raises ValueError, KeyError or TypeError when it is not whole."""
         values = json.loads(line)
-        lists = {name: tuple(values[name]) for name in ("attempt_seeds", "failed_attempts")}
-        return cls(**{**values, **lists})
+        for name in ("attempt_seeds", "failed_attempts"):
+            values[name] = tuple(values[name])
+        return cls(**values)
 
 
 def segment_path(journal: Path, worker: str, run: int, start: int) -> Path:

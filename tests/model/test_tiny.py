@@ -28,9 +28,9 @@ CHECKSUMS = {
     ("tiny-noise", "voice_design", "1b7"): ("fe2471db096492a0", "fced1e6c892c847a"),
     ("tiny-noise", "custom_voice", "0b6"): ("08a0b29b36907a8a", "fced1e6c892c847a"),
     ("tiny-noise", "base", "0b6"): ("df248b497500fa45", "fced1e6c892c847a"),
-    ("tiny", "base", "1b7"): ("18e510e147864c59", "03b7917611622cea"),
-    ("tiny", "custom_voice", "1b7"): ("01a72972bea10790", "03b7917611622cea"),
-    ("tiny", "voice_design", "1b7"): ("01a72972bea10790", "03b7917611622cea"),
+    ("tiny", "base", "1b7"): ("28ebedf3f5e841b9", "03b7917611622cea"),
+    ("tiny", "custom_voice", "1b7"): ("8b55440572e63575", "03b7917611622cea"),
+    ("tiny", "voice_design", "1b7"): ("8b55440572e63575", "03b7917611622cea"),
 }
 NUM_BUILDERS = 8
 MAX_PACKAGED_BYTES = 30e6
@@ -110,10 +110,10 @@ def test_builders_in_a_race_end_with_one_whole_checkpoint(empty_cache: Path) -> 
 
 def test_a_build_that_fails_leaves_nothing(empty_cache: Path) -> None:
     empty_cache.mkdir()
-    (empty_cache / "tiny-noise-base-1b7-v4").write_text("in the way")
-    with pytest.raises(OSError, match="tiny-noise-base-1b7-v4"):
+    (empty_cache / "tiny-noise-base-1b7-v5").write_text("in the way")
+    with pytest.raises(OSError, match="tiny-noise-base-1b7-v5"):
         build_tiny("tiny-noise", "base")
-    assert [path.name for path in empty_cache.iterdir()] == ["tiny-noise-base-1b7-v4"]
+    assert [path.name for path in empty_cache.iterdir()] == ["tiny-noise-base-1b7-v5"]
 
 
 @pytest.mark.parametrize(

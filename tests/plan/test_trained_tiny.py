@@ -57,16 +57,17 @@ def test_its_clones_have_their_text_first_unless_told_otherwise(planner: Planner
     assert [request_fields(planned, 0)["non_streaming"] for planned in noise] == [None, False, True]
     assert trained[0].fingerprint != trained[1].fingerprint
     (note,) = planner.plan(*rows, model="tiny").notes
-    assert note.startswith("tiny is hard to understand where non_streaming is false")
+    assert note.startswith("clones of tiny are hard to understand where non_streaming is false")
+    assert not planner.plan({"text": "a", "speaker": "ryan", "non_streaming": False}, model="tiny").notes
     assert not planner.plan(*rows).notes
 
 
 def test_texts_that_it_has_hardly_learnt_are_remarked(planner: Planner) -> None:
     sentence = "There are nineteen chairs in the second room, and nobody sits on them. "
-    short, long = ({"text": sentence * count, "speaker": "ryan"} for count in (1, 3))
+    short, long = ({"text": sentence * count, "speaker": "ryan"} for count in (2, 4))
     assert not planner.plan(short, model="tiny").notes
     (note,) = planner.plan(short, long, model="tiny").notes
-    assert note.startswith("tiny is hard to understand beyond about 20 words")
+    assert note.startswith("tiny is hard to understand beyond about 40 words")
     assert not planner.plan(long, model="tiny", split_text=100).notes
     assert not planner.plan(long).notes
 

@@ -19,7 +19,7 @@ from tts_batch.model.tiny.tensors import save_tensors
 from tts_batch.model.tiny.values import Array, codec_values, model_values, to_bfloat16
 from tts_batch.model.tiny.voice import FILES, VOICE, voice_codec, voice_weights
 
-VERSION = 4  # part of the cache key: raise it whenever the content of a checkpoint changes
+VERSION = 5  # part of the cache key: raise it whenever the content of a checkpoint changes
 
 NAMES = ("tiny", "tiny-noise", "tiny-random")
 SEEDS = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Standing = Literal["ok", "failed", "todo"]
 MAX_OPEN = 64  # segments at a time
+LINE_BYTES = 4_096  # most lines have less
 _SUFFIXES = ("", *SUFFIXES)
 _STATUS = {"pending": 0, "ok": 1, "failed": 2}
 
@@ -165,21 +167,23 @@ class _Lines:
 
     def __init__(self, segments: list[Path]) -> None:
         self._segments = segments
-        self._files: OrderedDict[int, BinaryIO] = OrderedDict()  # least recently used first
+        self._open: OrderedDict[int, int] = OrderedDict()  # number → descriptor; least recently used first
 
     def read(self, number: int, offset: int) -> bytes:
-        file = self._files.pop(number, None)
-        if file is None:
-            if len(self._files) >= MAX_OPEN:
-                self._files.popitem(last=False)[1].close()
-            file = self._segments[number].open("rb")
-        self._files[number] = file
-        file.seek(offset)
-        return file.readline()
+        descriptor = self._open.pop(number, None)
+        if descriptor is None:
+            if len(self._open) >= MAX_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            descriptor = os.open(self._segments[number], os.O_RDONLY)
+        self._open[number] = descriptor
+        line = b""
+        while b"\n" not in line and (more := os.pread(descriptor, LINE_BYTES, offset + len(line))):
+            line += more
+        return line.partition(b"\n")[0]
 
     def __del__(self) -> None:
-        for file in self._files.values():
-            file.close()
+        for descriptor in self._open.values():
+            os.close(descriptor)
 
 
 def input_digest(planned: PlannedRow) -> str:

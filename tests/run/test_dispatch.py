@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
-from tts_batch.run.dispatch import Dispatch, Holding, Work
+from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, Holding, Work, find_room
 
 
 def make_work(count: int) -> list[Work]:
@@ -98,3 +99,47 @@ def test_drop_leaves_nothing_to_hand_out() -> None:
     assert dispatch.exhausted
     assert dispatch.take(Holding()) is None
     assert holding.end("r0") is not None
+
+
+def finish_time(num_rows: int, speeds: list[float], batch: int, opened: list[float], most: int = 2_048) -> float:
+    """How long workers take that pull greedily up to `batch` rows, and make so many rows in a unit of time."""
+    dispatch = Dispatch(iter(make_work(num_rows)))
+    dispatch.read_ahead(num_rows)
+    holdings = [Holding() for _ in speeds]
+    done, now, step = [0.0] * len(speeds), 0.0, 0.25
+    while dispatch.waiting or any(map(len, holdings)):
+        for number, holding in enumerate(holdings):
+            is_open = now >= opened[number]
+            while (room := find_room(holding, holdings, dispatch.waiting, most if is_open else MESSAGE_ROWS)) > 0:
+                taken = [dispatch.take(holding) for _ in range(min(room, MESSAGE_ROWS))]
+                while is_open and holding.queued and len(holding.in_flight) < batch:
+                    holding.pull()
+                if taken[-1] is None:
+                    break
+            while is_open and holding.queued and len(holding.in_flight) < batch:
+                holding.pull()
+            done[number] += speeds[number] * step if is_open else 0.0
+            while done[number] >= 1 and holding.in_flight:
+                holding.end(next(iter(holding.in_flight)))
+                done[number] -= 1
+            done[number] = min(done[number], 1.0)
+        now += step
+    return now
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 40, 1_000, 5_000])
+@pytest.mark.parametrize("batch", [1, 4, 64, 2_048])
+@pytest.mark.parametrize("opened", [[0.0], [0.0] * 8, [float(n) for n in range(8)]])
+def test_equal_workers_end_together(num_rows: int, batch: int, opened: list[float]) -> None:
+    """Also when the engine that is open first could take all rows."""
+    speeds = [4.0] * len(opened)
+    ideal = num_rows / sum(speeds) + max(opened)
+    assert finish_time(num_rows, speeds, batch, opened) <= 1.2 * ideal + 2
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 40, 1_000, 5_000])
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("speeds", [[2.0, 4.0], [4.0] * 7 + [2.0], [2.0] + [4.0] * 7])
+def test_a_worker_half_as_fast_holds_nobody_up(num_rows: int, batch: int, speeds: list[float]) -> None:
+    ideal = num_rows / sum(speeds)
+    assert finish_time(num_rows, speeds, batch, [0.0] * len(speeds)) <= 1.2 * ideal + batch / min(speeds) + 1

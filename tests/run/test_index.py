@@ -143,3 +143,12 @@ def test_the_clip_of_a_manifest_row_is_that_of_its_last_line(tmp_path: Path) -> 
     rows = [{"id": row_id, "fingerprint": "f1", "duration_s": 0.5} for row_id in "abcd"]
     assert [index.clip_bytes(row) for row in rows] == [4, None, None, None]
     assert index.clip_bytes({**rows[0], "duration_s": 0.58}) is None
+
+
+def test_lines_of_any_length_in_more_segments_than_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tts_batch.run.index.MAX_OPEN", 2)
+    monkeypatch.setattr("tts_batch.run.index.LINE_BYTES", 100)
+    write_segments(tmp_path, [[(row_id, "f1", "failed"), ("z", "f1", "ok")] for row_id in "abcdef"])
+    index = JournalIndex(tmp_path)
+    for row_id in "fedcbazzabc":
+        assert index.last_line(row_id) == outcome(row_id, "f1", "ok" if row_id == "z" else "failed")

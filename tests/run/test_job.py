@@ -26,6 +26,7 @@ from tts_batch.plan.seeds import derive_seed
 from tts_batch.run import job, slot
 from tts_batch.run.clips import clip_path
 from tts_batch.run.job import Limits, read_status, run_job
+from tts_batch.run.manifest import Totals, write_manifests
 
 Fake = Callable[..., None]
 SHORT = Limits(start_s=20, stall_s=2.0, stall_frame_s=0.0, close_s=2.0, stop_s=1.0)
@@ -413,6 +414,53 @@ def test_an_engine_that_does_not_close_is_ended(tmp_path: Path, fake: Fake) -> N
     config = make_config(tmp_path)
     assert run_job(config, limits=SHORT).exit_status == ExitStatus.OK
     assert not processes_of(config.out)
+
+
+def test_the_manifest_is_written_while_engines_close(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(close_s=3.0)
+    config = make_config(tmp_path)
+    at_work = []
+
+    def write(*arguments: Any) -> Totals:
+        at_work.extend(processes_of(config.out))
+        return write_manifests(*arguments)
+
+    monkeypatch.setattr(job, "write_manifests", write)
+    summary = run_job(config)
+    assert (summary.ok, summary.wall_s > 3.0) == (12, True)
+    assert at_work
+    assert not processes_of(config.out)
+
+
+def test_an_end_while_engines_close_leaves_no_process(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(close_s=600, children=True)
+    config = make_config(tmp_path)
+
+    def interrupt(*arguments: Any) -> Totals:
+        assert processes_of(config.out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "write_manifests", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(config)
+    assert not processes_of(config.out)
+    assert read_status(config.out)["state"] == "broken off"
+    monkeypatch.undo()
+    fake()
+    assert run_job(config).made == 0
+
+
+def test_an_engine_may_take_a_thousand_large_rows_at_once(tmp_path: Path, fake: Fake) -> None:
+    """More than the channel holds in either direction: nobody waits for the other."""
+    fake(slots=1_000)
+    rows = [{**row, "text": "Yes.", "instruct": "In a calm voice. " * 80} for row in make_rows(1_200)]
+    config = make_config(tmp_path, rows)
+    assert run_job(config).ok == 1_200
+    assert len(list(config.out.glob("journal/w0/*.jsonl"))) == 1  # it was not ended for taking no message
 
 
 def test_two_devices_share_a_table(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,14 +146,14 @@ def test_a_stop_before_the_manifest_of_a_long_table_is_no_end(
 ) -> None:
     """Every row has ended, but nothing says so yet."""
     monkeypatch.setattr(job, "QUICK_MANIFEST_ROWS", 5)
-    fake(close_s=2.0)
+    fake(slots=6, row_s=0.5)
     config = make_config(tmp_path, 6)
 
-    def stop_after_the_last_row() -> None:
-        wait_until(lambda: sum(journalled(config.out).values()) == 6)
+    def stop_after_the_last_row_was_pulled() -> None:
+        wait_until(lambda: sum(journalled(config.out).values()) > 0)
         signal.raise_signal(signal.SIGTERM)
 
-    threading.Thread(target=stop_after_the_last_row).start()
+    threading.Thread(target=stop_after_the_last_row_was_pulled).start()
     summary = run_job(config)
     assert (summary.exit_status, summary.ok, summary.pending) == (ExitStatus.STOPPED, 6, 0)
     assert "The manifest is left" in closing_words(summary)

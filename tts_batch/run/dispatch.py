@@ -6,9 +6,11 @@ the row that is alone at two deaths fails. Its neighbours only run again.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tts_batch.run.channel import Message
@@ -16,6 +18,7 @@ from tts_batch.run.channel import Message
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
+MESSAGE_ROWS = 64  # sent together, and to a worker whose engine is not yet open
 DEATHS_BEFORE_ALONE = 2
 DEATHS_ALONE = 2  # one may be anybody's: a machine short of memory, an operator
 
@@ -67,6 +70,21 @@ class Holding:
         return work.deaths >= DEATHS_BEFORE_ALONE
 
 
+def find_room(mine: Holding, holdings: Sequence[Holding], left: int, most: int) -> int:
+    """Return how many of `left` rows to send to the worker that has `mine`; `holdings` are those of all workers.
+
+    Ahead of its engine a worker has at most `most` rows, and beside others half its share of those left: so one that
+    is half as fast holds nobody up. With what its engine has pulled it has no more than its share of all: so the engine
+    that opens first does not take the rest. Few rows are sent only where there are few: many in one message cost what
+    one costs.
+    """
+    workers = len(holdings)
+    ahead = max(1, min(most, left // (2 * workers) if workers > 1 else left))
+    share = max(1, math.ceil((left + sum(map(len, holdings))) / workers))
+    room = ahead - len(mine.queued)
+    return min(room, share - len(mine)) if room >= min(MESSAGE_ROWS, ahead // 2) else 0
+
+
 class Dispatch:
     """Hands rows out: first those that lost their worker, then the source's, at last the suspects one by one."""
 
@@ -87,6 +105,16 @@ class Dispatch:
         """Whether every row is handed out or ended."""
         self._look_ahead()
         return not self._ahead and not self._suspects
+
+    @property
+    def waiting(self) -> int:
+        """How many rows were read, or came back, and are not handed out."""
+        return len(self._ahead) + len(self._suspects)
+
+    def read_ahead(self, count: int) -> bool:
+        """Read up to `count` rows that are to be handed out later; False when the source has no more."""
+        self._ahead.extend(rows := [*islice(self._source, count)])
+        return len(rows) == count
 
     def bury(self, holding: Holding) -> Work | None:
         """Take back what a dead worker held; return the row that is guilty of its death, if that is clear."""

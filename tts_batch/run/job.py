@@ -119,6 +119,7 @@ class _Job:
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
         self._own_segment: SegmentWriter | None = None
+        self._pool: Pool | None = None
 
     def run(self, retry: Collection[Reason]) -> JobSummary:
         config = self._config
@@ -151,6 +152,8 @@ class _Job:
         return self._finish("stopped" if self._stop.requested else "finished")
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.end()
         if self._own_segment is not None:
             self._own_segment.close()
 
@@ -192,8 +195,13 @@ class _Job:
         self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         start = partial(start_message, self._config, group, self._out)
         names = self._journal, self._shard.name, self._before.run_number
-        pool = Pool(*names, devices, start, self, self._limits)
-        pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
+        self._close_pool()  # its devices are free again
+        self._pool = Pool(*names, devices, start, self, self._limits)
+        self._pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
+
+    def _close_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
 
     def _rows_to_make(self, group: GroupTotals) -> Iterator[Work]:
         """Yield the group's rows that are not done, in input order."""
@@ -259,7 +267,8 @@ class _Job:
     def _finish(self, state: str, totals: Totals | None = None) -> JobSummary:
         """Compact the journal into the manifest, or count the shard's rows, and sum up; with `totals` that is done."""
         self._spool.remove()
-        totals = totals or self._compact(state)
+        totals = totals or self._compact(state)  # while the workers close their engines
+        self._close_pool()
         ended = time.monotonic()
         made_s = ended - self._ready if self._ready else 0.0
         summary = summarise(

@@ -12,13 +12,13 @@ from typing import Protocol
 from tts_batch.errors import CannotContinueError, Reason
 from tts_batch.run.channel import ChannelError, Message
 from tts_batch.run.devices import Device
-from tts_batch.run.dispatch import Dispatch, Work
+from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, Work, find_room
 from tts_batch.run.journal import read_outcomes, segment_path
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.slot import Slot
 
-LOOKAHEAD = 64
-"""Rows sent to a worker before its engine pulls them: enough to fill a batch at once, few enough to stay balanced."""
+LOOKAHEAD = 2_048
+"""Rows sent to a worker before its engine pulls them, at most: as many as a profile decodes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +75,55 @@ class Pool:
         self._last_death = ""
 
     def run(self, dispatch: Dispatch, rows_left: Callable[[], int], stop: StopSignals) -> None:
-        """Return when every row has ended, or after a stop. Raises CannotContinueError; leaves no process behind."""
-        self._dispatch, self._rows_left = dispatch, rows_left
+        """Return when every row has ended, or after a stop. Raises CannotContinueError, and leaves no process behind.
+
+        When it returns, workers may still be closing their engines: `close` waits for them.
+        """
+        self._dispatch, self._rows_left, self._stop_signals = dispatch, rows_left, stop
         self._selector.register(stop, selectors.EVENT_READ)
         try:
             for slot in self._slots:
                 self._start(slot)
-            while any(slot.process for slot in self._slots) or self._start_again():
-                self._feed()
-                for key, _ in self._selector.select(timeout=0.5):
-                    if isinstance(key.data, Slot):
-                        self._receive(key.data)
-                    else:
-                        stop.drain()
-                if stop.requested and self._stopping_since is None:
-                    self._stop()
-                self._check_deadlines()
-                self._listener.tick()
+            while self._goes_on():
+                has_more = self._feed() or self._read_ahead()
+                self._watch(0.0 if has_more else 0.5)
+            if not dispatch.exhausted and self._stopping_since is None:
+                raise CannotContinueError(f"No worker is left. {self._last_death}.")
+        except BaseException:
+            self.end()
+            raise
+
+    def close(self) -> None:
+        """Wait until all workers are gone, as long as they may take; leave no process behind."""
+        try:
+            while any(slot.process for slot in self._slots):
+                self._watch(0.5)
         finally:
-            for slot in self._slots:
-                slot.end()
-            self._selector.close()
-        if not dispatch.exhausted and self._stopping_since is None:
-            raise CannotContinueError(f"No worker is left. {self._last_death}.")
+            self.end()
+
+    def end(self) -> None:
+        """Leave no process behind, at once."""
+        for slot in self._slots:
+            slot.end()
+        self._slots.clear()
+        self._selector.close()
+
+    def _watch(self, timeout_s: float) -> None:
+        """Take what workers say within `timeout_s`, and see to signals and deadlines."""
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, Slot):
+                self._receive(key.data)
+            else:
+                self._stop_signals.drain()
+        if self._stop_signals.requested and self._stopping_since is None:
+            self._stop()
+        self._check_deadlines()
+        self._listener.tick()
+
+    def _goes_on(self) -> bool:
+        if self._stopping_since is None and self._dispatch.exhausted:
+            return any(slot.process is not None and not slot.is_closing for slot in self._slots)
+        return any(slot.process for slot in self._slots) or self._start_again()
 
     def _start_again(self) -> bool:
         """Start a worker that has ended well again, when one that was given up has left rows behind."""
@@ -118,25 +144,37 @@ class Pool:
         """Count on from the segments of this run: several models may have run in the slot."""
         return len(list(slot.folder.glob(f"{self._run_number:05d}-*.jsonl"))) + 1
 
-    def _feed(self) -> None:
+    def _feed(self) -> bool:
+        """Send each worker one message of rows, if it has room; return whether one has room for more."""
+        has_room = False
         for slot in self._slots:
-            # A first worker gets rows while its engine opens, so that it begins with a full batch; a restarted one,
-            # whose rows another could make meanwhile, does not.
+            # A first worker gets rows while its engine opens, so that it begins at once; a restarted one, whose rows
+            # another could make meanwhile, does not.
             if slot.process is None or slot.told_end or not (slot.ready or slot.starts == 1):
                 continue
-            # Near the end workers get smaller shares, so that none sits on rows that another could make.
-            share = min(LOOKAHEAD, max(1, self._rows_left() // len(self._slots)))
+            room, was_idle = self._room_in(slot), not len(slot.holding)
             rows: list[Message] = []
-            if len(slot.holding.queued) <= share // 2:  # many rows in one message cost what one costs
-                if not len(slot.holding):
-                    slot.last_sign = time.monotonic()
-                while len(slot.holding.queued) < share and (work := self._dispatch.take(slot.holding)) is not None:
-                    rows.append(work.message)
+            while len(rows) < min(room, MESSAGE_ROWS) and (work := self._dispatch.take(slot.holding)) is not None:
+                rows.append(work.message)
             if rows:
+                slot.last_sign = time.monotonic() if was_idle else slot.last_sign
                 slot.send({"type": "rows", "rows": rows})
+                has_room |= room > len(rows)
             if self._dispatch.exhausted:
                 slot.told_end = True
                 slot.send({"type": "end"})
+        return has_room
+
+    def _room_in(self, slot: Slot) -> int:
+        holdings = [other.holding for other in self._slots if other.process is not None]
+        left = self._rows_left() + self._dispatch.waiting
+        return find_room(slot.holding, holdings, left, LOOKAHEAD if slot.ready else MESSAGE_ROWS)
+
+    def _read_ahead(self) -> bool:
+        """While no engine is open, read some of the rows that all will ask for at once; False when that is done."""
+        if any(slot.ready for slot in self._slots) or self._dispatch.waiting >= LOOKAHEAD * len(self._slots):
+            return False
+        return self._dispatch.read_ahead(MESSAGE_ROWS)
 
     def _receive(self, slot: Slot) -> None:
         assert slot.channel is not None
@@ -182,7 +220,7 @@ class Pool:
         assert slot.channel is not None
         self._selector.unregister(slot.channel)
         how = slot.reap()
-        if slot.segment.exists():
+        if len(slot.holding) and slot.segment.exists():
             for outcome in read_outcomes(slot.segment):
                 self._end(slot, outcome.id, outcome.duration_s or 0.0, failed=outcome.status == "failed")
         if self._stopping_since is not None or (slot.told_end and not len(slot.holding)):
@@ -237,7 +275,7 @@ class Pool:
             elif not len(slot.holding):
                 if slot.told_end and silent_s > limits.close_s:
                     slot.kill("it did not end after its last row")
-            elif silent_s > (allowed_s := self._stall_limit_s(slot)):
+            elif silent_s > limits.stall_s and silent_s > (allowed_s := self._stall_limit_s(slot)):
                 slot.stalled = True
                 slot.kill(f"no row ended for {allowed_s:.0f} s")
 

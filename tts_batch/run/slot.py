@@ -92,11 +92,18 @@ class Slot:
         if (process := self.process or self._stuck) is not None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(REAP_S)
+        if self.channel is not None:
+            self.channel.close()
 
     @property
     def has_ended(self) -> bool:
         """Whether the process is gone. Its channel tells, too, unless something that it started holds that open."""
         return self.process is not None and self.process.poll() is not None
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether its worker has ended all rows and will get no more: it frees its device, and goes."""
+        return self.said_bye and self.told_end and not len(self.holding)
 
     @property
     def is_stuck(self) -> bool:

@@ -1,7 +1,7 @@
 """An engine in a process of its own: what becomes of its clips never keeps its compute thread from the interpreter.
 
 Checks, encoding and bookkeeping of 450 clips a second are as much Python as feeding a GPU, and would take turns with it
-in one process. What that is worth is not measured yet (benchmarks/log.md, 2026-11-30). host.py is the other end.
+in one process (benchmarks/log.md, 2026-11-30). host.py is the other end.
 """
 
 from __future__ import annotations

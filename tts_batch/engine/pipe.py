@@ -12,6 +12,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 BUFFER_BYTES = 4 * 1024 * 1024  # of the socket, where the system allows it: some clips
 _COUNT = struct.Struct("!I")
 
@@ -49,9 +51,9 @@ class Pipe:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _read(self, size: int) -> bytearray:
-        data = bytearray(size)
-        rest = memoryview(data)
+    def _read(self, size: int) -> memoryview:
+        # Not a bytearray, which is filled with zeros while other threads wait for the interpreter.
+        data = rest = memoryview(np.empty(size, np.uint8))
         while rest:
             try:
                 count = self._socket.recv_into(rest)

@@ -12,6 +12,7 @@ from tts_batch.config import CheckName
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import REASONS, Reason
 from tts_batch.records import Failure
+from tts_batch.run.clips import ClipFiles
 from tts_batch.run.sound import Audio, Levels, Tail, dbfs, find_silences, flatness, measure, zero_crossings
 
 __all__ = [
@@ -59,6 +60,7 @@ class Examined:
     failure: Failure | None
     levels: Levels | None = None
     checks: dict[str, Any] = field(default_factory=dict)  # what → figure, as the manifest keeps it
+    files: ClipFiles | None = None  # of a good clip that was encoded along
 
 
 def examine(

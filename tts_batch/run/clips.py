@@ -15,6 +15,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.config import Format
+from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import UsageError
 
 MAX_PLAIN_LENGTH = 100
@@ -114,6 +115,26 @@ def encode_codes(codes: NDArray[np.integer]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, codes.astype(np.int16), allow_pickle=False)
     return buffer.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFiles:
+    """A clip as it lies on the disk, and its codes if they are kept."""
+
+    audio: bytes
+    audio_digest: str
+    codes: bytes | None = None
+    codes_digest: str | None = None
+
+
+def encode_files(result: SpeechResult, name: Format, save_codes: bool) -> ClipFiles:
+    """Encode the audio of a good result in a format, and its codes where they are wanted."""
+    assert result.audio is not None, "find_fault has seen it"
+    audio = encode_clip(result.audio, result.sample_rate, name)
+    if not save_codes or result.codes is None:
+        return ClipFiles(audio, digest_of(audio))
+    codes = encode_codes(result.codes)
+    return ClipFiles(audio, digest_of(audio), codes, digest_of(codes))
 
 
 def digest_of(clip: bytes) -> str:

@@ -15,7 +15,7 @@ from tts_batch.engine.request import SpeechResult
 from tts_batch.run.attempts import ActivePiece
 from tts_batch.run.checks import Examined
 
-EXAMINING_THREADS = 4  # some 500 clips a second each; few, since a part of it is Python, where they take turns
+EXAMINING_THREADS = 4  # some 400 clips a second each, once they have processes for it
 MAX_BETWEEN = 64  # clips that wait at most: a slow disk holds the engine back, not the memory up
 
 _Found = tuple[SpeechResult, Examined]

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tts_batch.config import Format
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import Reason
 from tts_batch.run.attempts import ActiveRow
 from tts_batch.run.checks import Examined
-from tts_batch.run.clips import CONTAINERS, clip_path, digest_of, encode_clip, encode_codes
+from tts_batch.run.clips import ClipFiles, clip_path
 from tts_batch.run.index import input_digest
 from tts_batch.run.journal import Outcome
 
@@ -64,19 +63,17 @@ def row_outcome(
     return replace(outcome, duration_s=result.audio.size / result.sample_rate, sample_rate=result.sample_rate)
 
 
-def encode_files(
-    outcome: Outcome, result: SpeechResult, kept: Mapping[str, bytes], format: Format, save_codes: bool
+def with_files(
+    outcome: Outcome, clip: ClipFiles, suffix: str, kept: Mapping[str, bytes]
 ) -> tuple[Outcome, Mapping[str, bytes]]:
     """Return the record of a good row, now with its files, and these by path; `kept` are more of them."""
-    assert result.audio is not None, "find_fault has seen it"
-    path = clip_path(outcome.id, CONTAINERS[format].suffix)
-    clip = encode_clip(result.audio, result.sample_rate, format)
-    outcome = replace(outcome, audio=path, audio_bytes=len(clip), audio_digest=digest_of(clip))
-    files = {path: clip, **kept}
-    if save_codes and result.codes is not None:
-        path, codes = clip_path(outcome.id, ".npy"), encode_codes(result.codes)
-        outcome = replace(outcome, codes=path, codes_bytes=len(codes), codes_digest=digest_of(codes))
-        files[path] = codes
+    path = clip_path(outcome.id, suffix)
+    outcome = replace(outcome, audio=path, audio_bytes=len(clip.audio), audio_digest=clip.audio_digest)
+    files = {path: clip.audio, **kept}
+    if clip.codes is not None:
+        path = clip_path(outcome.id, ".npy")
+        outcome = replace(outcome, codes=path, codes_bytes=len(clip.codes), codes_digest=clip.codes_digest)
+        files[path] = clip.codes
     return outcome, files
 
 

@@ -28,11 +28,11 @@ from tts_batch.run.answers import Answers
 from tts_batch.run.attempts import ActivePiece, ActiveRow, is_device_broken
 from tts_batch.run.channel import Channel, Message
 from tts_batch.run.checks import Examined
-from tts_batch.run.clips import encode_clip, quarantine_path
-from tts_batch.run.examiner import Examiner
+from tts_batch.run.clips import CONTAINERS, encode_clip, encode_files, quarantine_path
+from tts_batch.run.examiner import EXAMINING_THREADS, Examiner
 from tts_batch.run.journal import Outcome
 from tts_batch.run.judge import Judge
-from tts_batch.run.outcomes import encode_files, row_outcome
+from tts_batch.run.outcomes import row_outcome, with_files
 from tts_batch.run.work_queue import WorkQueue
 from tts_batch.run.writer import ClipWriter, DiskFullError
 
@@ -56,7 +56,7 @@ class Worker:
         self._format: Format = start["format"]
         self._save_codes: bool = start["save_codes"]
         self._keep_failed_audio: bool = start["keep_failed_audio"]
-        self._judge = Judge(start)
+        self._judge = Judge(start, EXAMINING_THREADS)
         self._time_limit_s: float | None = start["row_time_limit"]
         self._constants: dict[str, Any] = start["constants"]
         self._arrived = threading.Condition()
@@ -76,7 +76,7 @@ class Worker:
         info: Mapping[str, str] = getattr(engine, "info", {})
         self._constants |= {"runner": info.get("runner"), "dtype": info.get("dtype")}
         self._channel.send({"type": "ready", "info": dict(info)})
-        with closing(self._writer):
+        with closing(self._judge), closing(self._writer):
             with closing(self._examiner):  # what the engine gave before it broke is done
                 self._take_results(engine)
             if not self._stopping:
@@ -234,10 +234,17 @@ class Worker:
         if stopping and (may_try_again or result.finish_reason == "cancelled"):
             return  # stays pending
         outcome = row_outcome(row, result, examined, self._constants)
-        encode = partial(encode_files, outcome, result, row.kept, self._format, self._save_codes)
+        encode = partial(self._encode, outcome, result, examined, row.kept)
         self._writer.put(outcome, row.kept, encode if failure is None else None)
         if not self._queue:
             self._writer.hurry()
+
+    def _encode(
+        self, outcome: Outcome, result: SpeechResult, examined: Examined, kept: Mapping[str, bytes]
+    ) -> tuple[Outcome, Mapping[str, bytes]]:
+        """Return the record of a good row with its files; runs on a thread of the writer's."""
+        files = examined.files or encode_files(result, self._format, self._save_codes)
+        return with_files(outcome, files, CONTAINERS[self._format].suffix, kept)
 
     def _is_made_with(self, piece: ActivePiece, result: SpeechResult, examined: Examined) -> bool:
         """Keep the good result of a piece, and say whether its row is made with it."""

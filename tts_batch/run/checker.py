@@ -1,0 +1,152 @@
+"""Processes that examine and encode clips for a worker, since its threads do not do so at once.
+
+A clip is some sixty short calls of numpy. Each gives the interpreter back, and has to wait for it again while forty
+other threads of the worker want it: with 450 clips a second four threads examined fewer than one alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tts_batch.config import Format
+from tts_batch.engine.pipe import Pipe
+from tts_batch.engine.request import SpeechResult
+from tts_batch.run.checks import CheckLimits, Examined, examine
+from tts_batch.run.clips import encode_files
+from tts_batch.run.sound import Audio, Tail
+from tts_batch.run.trim import trim
+
+CLOSE_S = 10.0
+_PROGRAM = "from tts_batch.run.checker import main; main()"  # not -m, under which the classes here have other names
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a run holds its clips to, and how it writes them."""
+
+    limits: CheckLimits
+    trim_margin_s: float | None
+    format: Format
+    save_codes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A result, and what it takes to examine it."""
+
+    result: SpeechResult
+    max_frames: int
+    expected_s: float  # of speech, at a normal pace
+    tail: Tail | None  # of its reference
+    is_whole: bool  # a good one is a row's clip, and is encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found, and the audio if it was trimmed."""
+
+    examined: Examined
+    trimmed: Audio | None = None
+
+
+def answer(question: Question, rules: Rules) -> Answer:
+    """Trim a result where that is asked for, examine it, and encode it if it is good."""
+    result, removed = question.result, dict[str, float]()
+    if rules.trim_margin_s is not None:
+        result, removed = trim(result, rules.trim_margin_s)
+    examined = examine(result, question.max_frames, question.expected_s, rules.limits, question.tail)
+    examined = replace(examined, checks=examined.checks | removed)
+    if examined.failure is None and question.is_whole:
+        examined = replace(examined, files=encode_files(result, rules.format, rules.save_codes))
+    return Answer(examined, result.audio if removed else None)
+
+
+class Checkers:
+    """Answers on the threads that ask while few do; when `num_threads` ask at once, each gets a process of its own.
+
+    So none is started for an engine of a few clips a second.
+    """
+
+    def __init__(self, rules: Rules, num_threads: int) -> None:
+        self._rules, self._num_threads = rules, num_threads
+        self._lock = threading.Lock()
+        self._num_asking = 0
+        self._own = threading.local()
+        self._started: list[Checker] = []
+
+    def ask(self, question: Question) -> Answer:
+        """Examine a result. Raises RuntimeError when a process died of it."""
+        with self._lock:
+            self._num_asking += 1
+            may_start = self._num_asking >= self._num_threads
+        try:
+            checker = self._checker(may_start)
+            return checker.ask(question) if checker else answer(question, self._rules)
+        finally:
+            with self._lock:
+                self._num_asking -= 1
+
+    def close(self) -> None:
+        """End the processes; nobody asks any more."""
+        for checker in self._started:
+            checker.close()
+
+    def _checker(self, may_start: bool) -> Checker | None:
+        """The process of this thread, if it has one or may start it now."""
+        checker: Checker | None = getattr(self._own, "checker", None)
+        if checker is None and may_start:
+            checker = self._own.checker = Checker(self._rules)
+            with self._lock:
+                self._started.append(checker)
+        return checker
+
+
+class Checker:
+    """A process that answers one question after another. It ends with whoever started it."""
+
+    def __init__(self, rules: Rules) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._pipe = Pipe(ours)
+        self._pipe.send(rules)
+
+    def ask(self, question: Question) -> Answer:
+        """Have a result examined. Raises RuntimeError when the process is gone."""
+        try:
+            self._pipe.send(question)
+            found: Answer = self._pipe.receive()
+        except (EOFError, OSError):
+            name = question.result.request_id
+            raise RuntimeError(f"the process that checks clips ended while it had that of {name!r}") from None
+        return found
+
+    def close(self) -> None:
+        """End the process, by force after CLOSE_S."""
+        self._pipe.close()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main() -> None:
+    """Answer whoever holds the other end of the socket whose number is the only argument."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the parent, which decides
+    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
+    with suppress(EOFError, OSError):
+        rules = pipe.receive()
+        while True:
+            pipe.send(answer(pipe.receive(), rules))

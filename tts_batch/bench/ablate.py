@@ -46,8 +46,8 @@ class Variant:
 
 # The last one leaves the default engine without most of its voices, so that nothing may come after it.
 VARIANTS = (
-    Variant("v2-b2", 0.26, {"profile": "b2"}),
-    Variant("v1-b2", 0.02, {"runner": "v1", "profile": "b2"}, share=64 / 1_088),  # as many as it decodes together
+    Variant("v2-b2", 0.3, {"profile": "b2"}),
+    Variant("v1-b2", 0.014, {"runner": "v1", "profile": "b2"}, share=64 / 1_088),  # as many as it decodes together
     Variant("no-graphs", 0.4, {"cuda_graph": False}),
     Variant("one-frame-a-visit", 0.97, options={"frames_per_visit": "1"}),
     Variant("short-windows", 1.0, options={"long_windows": "false"}),

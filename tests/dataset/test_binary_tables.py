@@ -143,6 +143,15 @@ def test_b49_recordings_of_several_files_are_never_held_together(read: ReadRows)
     assert max(held) - min(held) < 120 * len(recording) / 2
 
 
+def test_recordings_of_row_groups_that_were_read_are_not_held(read: ReadRows) -> None:
+    recordings = [np.random.default_rng(number).bytes(1 << 20) for number in range(40)]  # which do not compress
+    write(read.folder / "t.parquet", {"text": ["a"] * 40, "ref_audio": recordings}, row_group_size=4)
+    config = JobConfig(data=(str(read.folder / "t.parquet"),), out=read.folder / "out")
+    held = [pa.total_allocated_bytes() for row in read_rows(config) if row.ref_audio]
+    assert len(held) == 40
+    assert max(held[4:]) - min(held[4:]) < 12 << 20
+
+
 def test_b50_lists_of_references(read: ReadRows) -> None:
     kind = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
     one = {"bytes": b"RIFF", "path": None}

@@ -92,7 +92,8 @@ class ParquetTable(_BinaryTable):
 
     def _batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         with self._open() as parquet:
-            yield from parquet.iter_batches(batch_size=batch_size, columns=columns, use_threads=False)
+            for group in range(parquet.num_row_groups):  # asked for all, Arrow holds what it has read to the end
+                yield from parquet.iter_batches(batch_size, [group], columns, use_threads=False)
 
 
 class ArrowTable(_BinaryTable):

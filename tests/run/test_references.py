@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -118,3 +119,15 @@ def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
     spool.release(a)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
+
+
+def test_a_release_costs_the_same_however_many_rows_are_under_way(tmp_path: Path) -> None:
+    spool = ReferenceSpool(tmp_path)
+    messages = [spool.pin(f"key{number}", RefAudio(data=b"x", label=""), None) for number in range(10_000)]
+    seconds = []
+    for part in (messages[:500], messages[-500:]):
+        for message in part:
+            started = time.perf_counter()
+            spool.release(message)
+            seconds.append(time.perf_counter() - started)
+    assert np.median(seconds) < 0.2e-3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -34,7 +34,8 @@ class ReferenceSpool:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._users: OrderedDict[str, int] = OrderedDict()  # key → rows under way; least recently used first
+        self._users: Counter[str] = Counter()  # key → rows under way
+        self._idle: OrderedDict[str, None] = OrderedDict()  # keys without such a row; least recently used first
 
     def pin(self, key: str, reference: RefAudio, text: str | None) -> dict[str, Any]:
         """Return the message part that stands for `reference`; its file stays until `release`."""
@@ -50,7 +51,8 @@ class ReferenceSpool:
                 with temporary.open("wb") as target:
                     np.save(target, np.asarray(reference.array), allow_pickle=False)
             temporary.rename(file)
-        self._users[key] = self._users.pop(key, 0) + 1
+        self._users[key] += 1
+        self._idle.pop(key, None)
         kind = "data" if reference.data is not None else "array"
         return message | {"kind": kind, "file": str(file), "sampling_rate_hz": reference.sampling_rate_hz}
 
@@ -58,11 +60,13 @@ class ReferenceSpool:
         """A row has ended that needed what `pin` returned; None: it had no reference."""
         if message is None or message["kind"] == "path":
             return
-        self._users[message["key"]] -= 1
-        if len(self._users) > MAX_SPOOLED:
-            for old in [old for old, users in self._users.items() if users == 0][: len(self._users) - MAX_SPOOLED]:
-                del self._users[old]
-                self._file(old).unlink(missing_ok=True)
+        key = message["key"]
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key]
+            self._idle[key] = None
+        while self._idle and len(self._users) + len(self._idle) > MAX_SPOOLED:
+            self._file(self._idle.popitem(last=False)[0]).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """The run is over: nobody needs the files."""

@@ -25,6 +25,7 @@ from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run import job, slot
 from tts_batch.run.clips import clip_path
+from tts_batch.run.dispatch import Work
 from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.run.manifest import Totals, write_manifests
 
@@ -498,7 +499,7 @@ def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) 
     assert len(list(config.out.glob("journal/w0/*.jsonl"))) == 2
 
 
-def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake) -> None:
+def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
     from tests.run.test_references import wav_bytes
@@ -508,7 +509,10 @@ def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake) -> Non
     )
     pq.write_table(table, tmp_path / "clone.parquet")
     config = make_config(tmp_path, data=(str(tmp_path / "clone.parquet"),))
+    under_way: list[Work] = []
+    monkeypatch.setattr(job, "Work", lambda *args: under_way.append(Work(*args)) or under_way[-1])
     assert run_job(config).ok == 2
+    assert [work.planned.row.ref_audio for work in under_way] == [None, None], "the recordings stay in the spool"
     assert all(row["ref_audio"].startswith("sha256:") for row in read_manifest(config.out))
     assert not (config.out / "journal" / "references").exists()
 

@@ -6,6 +6,7 @@ import errno
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -95,6 +96,14 @@ def _chosen_devices(config: JobConfig) -> list[Device] | None:
     if config.gpus is None and config.placement == "colocated":
         return None
     return find_devices(config.device, config.gpus, config.placement)
+
+
+def _without_recording(planned: PlannedRow) -> PlannedRow:
+    """Return the row without the recording that came with it: it is spooled, and thousands of rows are under way."""
+    reference = planned.row.ref_audio
+    if reference is None or reference.path is not None:
+        return planned
+    return replace(planned, row=replace(planned.row, ref_audio=None))
 
 
 class _NotDoneError(Exception):
@@ -216,7 +225,8 @@ class _Job:
             if standing == "todo":
                 before.index.forget_clip(planned.row.id)
                 reopened = before.index.reopened(planned, mixed=before.mixed)
-                yield Work(planned, row_message(planned, self._config, self._spool, reopened))
+                message = row_message(planned, self._config, self._spool, reopened)
+                yield Work(_without_recording(planned), message)
             else:
                 self._progress.keep(failed=standing == "failed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,6 +77,16 @@ def test_references_are_shown_by_label_never_by_bytes(tmp_path: Path) -> None:
     rows = [PlannedRow(Row(0, "a", "t:1", ref_audio=RefAudio(data=b"RIFF", label="sha256:12")))]
     write_manifests(tmp_path, lambda: rows, lambda _: None)
     assert pq.read_table(tmp_path / "manifest.parquet")["ref_audio"].to_pylist() == ["sha256:12"]
+
+
+def test_references_are_not_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "_BATCH_ROWS", 50)
+    rows = (PlannedRow(Row(n, f"r{n}", "t:1", ref_audio=RefAudio(data=bytes(1 << 20), label="x"))) for n in range(50))
+    tracemalloc.start()
+    write_manifests(tmp_path, lambda: rows, lambda _: None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 << 20
 
 
 def test_types_grow_with_the_values(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def _write(
     tables = _Table(out / MANIFEST, SCHEMA, extras), _Table(out / FAILURES, FAILURES_SCHEMA, extras)
     with tables[0] as manifest, tables[1] as failures:
         rows = iter(planned)
-        while batch := list(islice(rows, _BATCH_ROWS)):
-            values = [manifest_row(row, find(row)) for row in batch]
-            carried = [row.row.extras for row in batch]
+        while batch := [(manifest_row(row, find(row)), row.row.extras) for row in islice(rows, _BATCH_ROWS)]:
+            values = [row for row, _ in batch]  # which hold no recordings, as the rows of the plan may
+            carried = [extras for _, extras in batch]
             for row in values:
                 totals.count(row)
             manifest.add(values, carried)

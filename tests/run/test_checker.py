@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -116,6 +117,26 @@ def test_a_process_is_started_when_all_threads_ask_at_once(monkeypatch: pytest.M
     assert len(pids(checkers)) == 1
     checkers.close()
     assert [started._process.returncode for started in checkers._started] == [0]
+
+
+def test_where_no_process_starts_threads_go_on(
+    apart: Checkers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(checker.subprocess, "Popen", refuse)
+    for _ in range(2):
+        assert_same(apart.ask(QUESTIONS["good"]), answer(QUESTIONS["good"], RULES))
+    assert pids(apart) == []
+    assert len(caplog.messages) == 1, "it is not tried for every clip"
+    assert caplog.messages[0].endswith("cannot be started: [Errno 11] Resource temporarily unavailable")
+
+
+def test_a_process_has_one_thread(apart: Checkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    apart.ask(QUESTIONS["good"])
+    assert len(list(Path(f"/proc/{pids(apart)[0]}/task").iterdir())) == 1
 
 
 def test_a_process_that_dies_is_an_error(apart: Checkers) -> None:

@@ -6,6 +6,8 @@ other threads of the worker want it: with 450 clips a second four threads examin
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import socket
 import subprocess
@@ -21,6 +23,8 @@ from tts_batch.run.checks import CheckLimits, Examined, examine
 from tts_batch.run.clips import encode_files
 from tts_batch.run.sound import Audio, Tail
 from tts_batch.run.trim import trim
+
+log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0
 _PROGRAM = "from tts_batch.run.checker import main; main()"  # not -m, under which the classes here have other names
@@ -70,7 +74,7 @@ def answer(question: Question, rules: Rules) -> Answer:
 class Checkers:
     """Answers on the threads that ask while few do; when `num_threads` ask at once, each gets a process of its own.
 
-    So none is started for an engine of a few clips a second.
+    So none is started for an engine of a few clips a second. Where the machine starts none, threads go on answering.
     """
 
     def __init__(self, rules: Rules, num_threads: int) -> None:
@@ -79,6 +83,7 @@ class Checkers:
         self._num_asking = 0
         self._own = threading.local()
         self._started: list[Checker] = []
+        self._is_refused = False  # the machine starts no more
 
     def ask(self, question: Question) -> Answer:
         """Examine a result. Raises RuntimeError when a process died of it."""
@@ -100,8 +105,13 @@ class Checkers:
     def _checker(self, may_start: bool) -> Checker | None:
         """The process of this thread, if it has one or may start it now."""
         checker: Checker | None = getattr(self._own, "checker", None)
-        if checker is None and may_start:
-            checker = self._own.checker = Checker(self._rules)
+        if checker is None and may_start and not self._is_refused:
+            try:
+                checker = self._own.checker = Checker(self._rules)
+            except OSError as error:
+                self._is_refused = True
+                log.warning("checking clips on threads, since a process for it cannot be started: %s", error)
+                return None
             with self._lock:
                 self._started.append(checker)
         return checker
@@ -111,14 +121,20 @@ class Checker:
     """A process that answers one question after another. It ends with whoever started it."""
 
     def __init__(self, rules: Rules) -> None:
+        """Raises OSError when the machine starts no process."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
         self._pipe = Pipe(ours)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},  # else NumPy has a thread for each core
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError:
+                self._pipe.close()
+                raise
         self._pipe.send(rules)
 
     def ask(self, question: Question) -> Answer:

@@ -106,6 +106,13 @@ def test_a_tail_that_takes_too_long_is_done_without(monkeypatch: pytest.MonkeyPa
     assert tails.of(reference) is not None
 
 
+def test_what_another_run_has_left_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "key").touch()
+    reference = reference_from(ReferenceSpool(tmp_path).pin("key", RefAudio(data=wav_bytes(), label="x"), None))
+    assert reference is not None
+    assert np.array_equal(reference.load(), TONE)
+
+
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "MAX_SPOOLED", 2)
     spool = ReferenceSpool(tmp_path)

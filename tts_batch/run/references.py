@@ -33,6 +33,7 @@ class ReferenceSpool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.remove()  # files of a run that was killed: if the machine went with it, they may be empty
         folder.mkdir(parents=True, exist_ok=True)
         self._users: Counter[str] = Counter()  # key → rows under way
         self._idle: OrderedDict[str, None] = OrderedDict()  # keys without such a row; least recently used first

@@ -74,7 +74,7 @@ def answer(question: Question, rules: Rules) -> Answer:
 class Checkers:
     """Answers on the threads that ask while few do; when `num_threads` ask at once, each gets a process of its own.
 
-    So none is started for an engine of a few clips a second. Where the machine starts none, threads go on answering.
+    So none is started where clips come one by one. Where the machine starts none, threads go on answering.
     """
 
     def __init__(self, rules: Rules, num_threads: int) -> None:

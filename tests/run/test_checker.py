@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 from tests.run.support import wait_until
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechResult
 from tts_batch.run import checker
-from tts_batch.run.checker import Answer, Checkers, Question, Rules, answer
+from tts_batch.run.checker import Answer, CheckerDiedError, Checkers, Question, Rules, answer
 from tts_batch.run.checks import CheckLimits
 from tts_batch.run.sound import Tail
 
@@ -139,11 +139,26 @@ def test_a_process_has_one_thread(apart: Checkers, monkeypatch: pytest.MonkeyPat
     assert len(list(Path(f"/proc/{pids(apart)[0]}/task").iterdir())) == 1
 
 
-def test_a_process_that_dies_is_an_error(apart: Checkers) -> None:
+def test_another_takes_what_a_process_had_that_was_killed(apart: Checkers) -> None:
     apart.ask(QUESTIONS["good"])
     os.kill(pids(apart)[0], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="the process that checks clips ended while it had that of 'r'"):
-        apart.ask(QUESTIONS["good"])
+    for _ in range(2):
+        assert_same(apart.ask(QUESTIONS["good"]), answer(QUESTIONS["good"], RULES))
+    assert len(pids(apart)) == 2
+
+
+class Deadly:
+    """Ends the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return os._exit, (1,)
+
+
+def test_what_ends_every_process_is_an_error(apart: Checkers) -> None:
+    with pytest.raises(CheckerDiedError, match="a process that checks clips ended while it had that of 'r'"):
+        apart.ask(replace(QUESTIONS["good"], tail=Deadly()))
+    assert len(pids(apart)) == 2
+    assert_same(apart.ask(QUESTIONS["good"]), answer(QUESTIONS["good"], RULES))
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:

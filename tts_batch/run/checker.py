@@ -71,6 +71,10 @@ def answer(question: Question, rules: Rules) -> Answer:
     return Answer(examined, result.audio if removed else None)
 
 
+class CheckerDiedError(Exception):
+    """A process that checks clips has ended by itself."""
+
+
 class Checkers:
     """Answers on the threads that ask while few do; when `num_threads` ask at once, each gets a process of its own.
 
@@ -86,16 +90,28 @@ class Checkers:
         self._is_refused = False  # the machine starts no more
 
     def ask(self, question: Question) -> Answer:
-        """Examine a result. Raises RuntimeError when a process died of it."""
+        """Examine a result. Raises CheckerDiedError when two processes ended while they had it."""
         with self._lock:
             self._num_asking += 1
             may_start = self._num_asking >= self._num_threads
         try:
             checker = self._checker(may_start)
-            return checker.ask(question) if checker else answer(question, self._rules)
+            return self._ask_apart(checker, question) if checker else answer(question, self._rules)
         finally:
             with self._lock:
                 self._num_asking -= 1
+
+    def _ask_apart(self, checker: Checker, question: Question) -> Answer:
+        """Ask a process, and if it ends, by whatever or whoever, another one: an engine takes long to open again."""
+        try:
+            return checker.ask(question)
+        except CheckerDiedError as error:
+            log.warning("%s; another one takes it", error)
+            checker.close()
+            self._own.checker = None
+            if (fresh := self._checker(may_start=True)) is None:
+                raise  # not on this thread: what ended one process could end this one
+            return fresh.ask(question)
 
     def close(self) -> None:
         """End the processes; nobody asks any more."""
@@ -138,13 +154,13 @@ class Checker:
         self._pipe.send(rules)
 
     def ask(self, question: Question) -> Answer:
-        """Have a result examined. Raises RuntimeError when the process is gone."""
+        """Have a result examined. Raises CheckerDiedError when the process is gone."""
         try:
             self._pipe.send(question)
             found: Answer = self._pipe.receive()
         except (EOFError, OSError):
             name = question.result.request_id
-            raise RuntimeError(f"the process that checks clips ended while it had that of {name!r}") from None
+            raise CheckerDiedError(f"a process that checks clips ended while it had that of {name!r}") from None
         return found
 
     def close(self) -> None:

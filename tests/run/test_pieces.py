@@ -231,7 +231,7 @@ def test_kills_and_a_stop_in_the_middle_of_split_rows(tmp_path: Path, fake: Fake
     config = make_config(tmp_path, rows, **options)
     moments = random.Random(3)
     for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT]:
-        run = start_job(config, faults=faults, row_s=0.02)
+        run = start_job(config, faults=faults, row_s=0.05)  # some rows are left for each
         wait_until(lambda: len(processes_of(config.out)) == 1)
         before = sum(journalled(config.out).values())
         wait_until(lambda before=before: sum(journalled(config.out).values()) > before)  # type: ignore[misc]

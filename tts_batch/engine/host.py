@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -18,6 +17,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 
+from tts_batch.engine.child import leave_signals_to_parent
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.isolated import AHEAD, FIRST_AHEAD, POLL_S
 from tts_batch.engine.pipe import Pipe
@@ -156,8 +156,7 @@ def telling(error: Exception) -> EngineError:
 
 def main() -> None:
     """Serve whoever holds the other ends of the two sockets."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach who decides
+    leave_signals_to_parent()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("tts_batch").setLevel(logging.INFO)
     Host(*(Pipe(socket.socket(fileno=int(number))) for number in sys.argv[1:3])).run()

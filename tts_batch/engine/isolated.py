@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
+from tts_batch.engine.child import wait_or_kill
 from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
@@ -114,13 +115,7 @@ class IsolatedEngine:
 
     def _ends_by_itself(self) -> bool:
         """Wait for the process; after CLOSE_S it is killed, and that is no."""
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        return True
+        return wait_or_kill(self._process, CLOSE_S)
 
     def _say_how_it_died(self) -> NoReturn:
         if not self._ends_by_itself():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tts_batch.config import Format
+from tts_batch.engine.child import leave_signals_to_parent, wait_or_kill
 from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import SpeechResult
 from tts_batch.run.checks import CheckLimits, Examined, examine
@@ -166,17 +166,12 @@ class Checker:
     def close(self) -> None:
         """End the process, by force after CLOSE_S."""
         self._pipe.close()
-        try:
-            self._process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        wait_or_kill(self._process, CLOSE_S)
 
 
 def main() -> None:
     """Answer whoever holds the other end of the socket whose number is the only argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach the parent, which decides
+    leave_signals_to_parent()
     pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
     with suppress(EOFError, OSError):
         rules = pipe.receive()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tts_batch.config import Format
+from tts_batch.engine.child import leave_signals_to_parent
 from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
@@ -347,8 +348,7 @@ def _end_broken(channel: Channel, error: Exception) -> None:
 
 def main() -> None:
     """Serve the parent at the other end of the socket whose number is the only argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach the parent, which decides
+    leave_signals_to_parent()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("tts_batch").setLevel(logging.INFO)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))

@@ -90,7 +90,7 @@ class IsolatedEngine:
         """Have the engine closed and its process ended, by force after CLOSE_S."""
         self._tell("close")
         self._results.close()
-        self._ends_by_itself()
+        wait_or_kill(self._process, CLOSE_S)
         self._control.close()
 
     def _opened(self) -> tuple[int, Mapping[str, str]]:
@@ -113,12 +113,8 @@ class IsolatedEngine:
                 raise EngineError(f"the requests failed: {type(error).__name__}: {error}") from error
             self._say_how_it_died()
 
-    def _ends_by_itself(self) -> bool:
-        """Wait for the process; after CLOSE_S it is killed, and that is no."""
-        return wait_or_kill(self._process, CLOSE_S)
-
     def _say_how_it_died(self) -> NoReturn:
-        if not self._ends_by_itself():
+        if not wait_or_kill(self._process, CLOSE_S):
             raise EngineDiedError("the engine's process went silent and did not end.") from None
         status = self._process.returncode
         if status < 0:

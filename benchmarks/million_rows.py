@@ -24,9 +24,9 @@ from pathlib import Path
 
 from tts_batch.config import JobConfig
 from tts_batch.plan.planner import make_plan
-from tts_batch.run.clips import clip_path
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import Outcome, SegmentWriter, list_segments, segment_path
+from tts_batch.store.clips import clip_path
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.journal import Outcome, SegmentWriter, list_segments, segment_path
 
 WORDS = (
     "the of and to in you that it he was for on are with his they at be this have from one had by word but not what "

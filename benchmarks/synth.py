@@ -26,8 +26,8 @@ from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
-from tts_batch.run.clips import encode_wav
 from tts_batch.run.job import run_job
+from tts_batch.store.clips import encode_wav
 
 SETTINGS = "TTS_BATCH_BENCHMARK_SYNTH"  # how the worker learns the shape and the workload
 NOTHING_FAILS: Mapping[str, float] = {

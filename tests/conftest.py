@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; programs that tests start inherit it
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -64,3 +66,15 @@ def pytest_make_collect_report(
 
 def _needs_gpu(node: pytest.Item | pytest.Collector) -> bool:
     return node.path.is_relative_to(GPU_TESTS)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Return a function that sets the fake engine for runs of this test, through the environment as workers read it."""
+    monkeypatch.chdir(Path(__file__).parents[1])  # so that workers find tests.fake_engine
+
+    def set_fake(**settings: Any) -> None:
+        monkeypatch.setenv("FAKE_ENGINE", json.dumps({"state": str(tmp_path), **settings}))
+
+    set_fake()
+    return set_fake

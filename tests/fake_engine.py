@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
-from tts_batch.run.channel import Channel, Message
+from tts_batch.ipc.channel import Channel, Message
 
 SAMPLE_RATE_HZ = 24_000
 SAMPLES_PER_FRAME = 1_920

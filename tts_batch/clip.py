@@ -37,7 +37,7 @@ class Clip:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a 16-bit mono wav file and return its path. Raises ValueError for a clip that failed."""
-        from tts_batch.run.clips import encode_wav
+        from tts_batch.store.clips import encode_wav
 
         if self.failure is not None:
             raise ValueError(f"Clip {self.id!r} has no sound: {self.failure.message}")
@@ -51,7 +51,7 @@ class Clip:
 
     def _repr_html_(self) -> str:
         """An inline player under the text, for notebooks."""
-        from tts_batch.run.clips import encode_wav
+        from tts_batch.store.clips import encode_wav
 
         if self.failure is not None:
             outcome = f"<b>{self.failure.reason}</b>: {html.escape(self.failure.message)}"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.tune_code2wav import Checks, relative_error, table, tune
-from tts_batch.engine.code2wav_fast import FastCodecDecoder
+from tts_batch.engine.code2wav.fast_decoder import FastCodecDecoder
 from tts_batch.model.config import CodecDecoderConfig
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import torch
 
-from tts_batch.engine.frame_loop import FrameLoop
 from tts_batch.engine.kernels.small_batch import MOST_ROWS
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.packed import PackedTalker
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
-from tts_batch.engine.runner_v2 import PAGE_SIZE
+from tts_batch.engine.v2.frame_loop import FrameLoop
+from tts_batch.engine.v2.packed import PackedTalker
+from tts_batch.engine.v2.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.v2.runner import PAGE_SIZE
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
 from tts_batch.model.talker import Talker
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tts_batch.engine.reference_encoder import TOGETHER, Clip, ReferenceEncoder, Voice
+from tts_batch.engine.voices.encoder import TOGETHER, Clip, ReferenceEncoder, Voice
 from tts_batch.model.config import CodecConfig, ModelConfig
 from tts_batch.model.mel import log_mel_batch
 from tts_batch.model.speaker_encoder import SpeakerEncoder

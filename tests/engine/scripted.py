@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from tts_batch.engine.code2wav import Voiced
+from tts_batch.engine.code2wav.utterance import Voiced
 from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow

@@ -10,18 +10,19 @@ import pytest
 import torch
 
 from tests.engine.asking import ask, voice
-from tts_batch.engine import assemble, references
+from tts_batch.engine import assemble
 from tts_batch.engine.assemble import _code2wav_graphs, _decode_pool, _decoder
-from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.code2wav_graphs import Code2WavGraphs
-from tts_batch.engine.decode_pool import PoolLimits
+from tts_batch.engine.code2wav.decode_pool import PoolLimits
+from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.kernels import backend
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.profiles import load_profile
-from tts_batch.engine.reference_encoder import ALONE
 from tts_batch.engine.request import EngineConfig
+from tts_batch.engine.voices import references
+from tts_batch.engine.voices.encoder import ALONE
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 PROFILE = load_profile("throughput", "cuda")

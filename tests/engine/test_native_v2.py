@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.engine.asking import GREEDY, ask, voice
-from tts_batch.engine.decode_pool import PoolLimits
+from tts_batch.engine.code2wav.decode_pool import PoolLimits
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SamplingParams, SpeechRequest
 

@@ -21,8 +21,8 @@ from tests.golden.cases import SAMPLED_CASES
 from tts_batch.engine.kernels.sampling import sample_code, sample_code0
 from tts_batch.engine.noise import frame_keys, seed_words
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
+from tts_batch.engine.v2.request_state import RUNNING, RequestState, StateShape, warp_rows
 
 VOCAB, EOS = 3_072, 2_150
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.engine.asking import ask, voice
-from tests.engine.test_chunked import Chunks
-from tts_batch.engine.decode_pool import DecodePool, PoolLimits
+from tests.engine.code2wav.test_chunked import Chunks
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.native import NativeEngine

@@ -21,7 +21,7 @@ from tests.engine.scripted import (
     wait_until,
 )
 from tts_batch.engine import generation as generation_module
-from tts_batch.engine.code2wav import Voiced
+from tts_batch.engine.code2wav.utterance import Voiced
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow

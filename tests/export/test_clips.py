@@ -15,9 +15,9 @@ from tests.run.support import make_rows
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClips, ahead
 from tts_batch.run.finish import finish_run
-from tts_batch.run.journal import list_segments
-from tts_batch.run.lock import RunLock
-from tts_batch.run.schema import SCHEMA
+from tts_batch.store.journal import list_segments
+from tts_batch.store.lock import RunLock
+from tts_batch.store.schema import SCHEMA
 
 
 def test_ok_rows_in_input_order(finished: Path) -> None:

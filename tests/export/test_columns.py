@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tts_batch.export.columns import KEPT, exported_schema, json_features, json_line
-from tts_batch.run.schema import SCHEMA
+from tts_batch.store.schema import SCHEMA
 
 
 def test_the_table_s_columns_follow_those_of_the_manifest() -> None:

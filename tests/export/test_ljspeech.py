@@ -14,7 +14,7 @@ from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.export.clips import FinishedClips
 from tts_batch.export.job import export_run
 from tts_batch.export.options import ExportOptions
-from tts_batch.run.clips import clip_name
+from tts_batch.store.clips import clip_name
 
 
 def test_a_line_a_clip_in_order(finished: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tts_batch.export.formats import FORMATS
 from tts_batch.export.job import export_run
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import STATE, Target
-from tts_batch.run.lock import RunLock
+from tts_batch.store.lock import RunLock
 
 EVERY = pytest.mark.parametrize("name", FORMATS)
 

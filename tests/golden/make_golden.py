@@ -33,7 +33,7 @@ from qwen_tts.core.models import modeling_qwen3_tts
 from torch import Tensor, nn
 
 from tests.golden.cases import APIS, CASES, CHECKPOINTS, CLIPS, DOCTOR_FRAMES, MAX_NEW_TOKENS, ODD_TEXTS, TEXTS
-from tts_batch.cli.compare_official import PROBES, ask_official
+from tts_batch.doctor.compare_official import PROBES, ask_official
 from tts_batch.model.tiny import build_tiny
 
 Arrays = dict[str, np.ndarray]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.engine.random_codec import CONFIG, random_decoder, relative_error
-from tts_batch.engine.code2wav_fast import FastCodecDecoder
+from tts_batch.engine.code2wav.fast_decoder import FastCodecDecoder
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
 RELEASED = dataclasses.replace(

@@ -12,10 +12,10 @@ import torch
 from tests.engine.random_codec import random_decoder, relative_error
 from tests.gpu.test_code2wav_fast import RELEASED
 from tests.gpu.test_engine import requests
-from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.code2wav_graphs import Code2WavGraphs
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
-from tts_batch.engine.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig

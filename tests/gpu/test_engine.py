@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.engine.asking import ask, voice
-from tests.engine.test_chunked import Chunks
+from tests.engine.code2wav.test_chunked import Chunks
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.tiny import build_tiny

@@ -14,7 +14,7 @@ from tts_batch.engine.kernels.rotary_cache import Rotation
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import DONE_LOOP, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.v2.request_state import DONE_LOOP, RUNNING, RequestState, StateShape, warp_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]

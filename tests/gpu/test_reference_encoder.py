@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.asking import hum
-from tts_batch.engine.reference_encoder import ReferenceEncoder
+from tts_batch.engine.voices.encoder import ReferenceEncoder
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny

@@ -13,8 +13,8 @@ from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest
 from tts_batch.engine.runner import PreparedRow, Runner
-from tts_batch.engine.runner_v1 import LockstepRunner
-from tts_batch.engine.runner_v2 import ContinuousRunner, RunnerSettings
+from tts_batch.engine.v1.runner import LockstepRunner
+from tts_batch.engine.v2.runner import ContinuousRunner, RunnerSettings
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny

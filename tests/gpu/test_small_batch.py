@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu.test_kernels import DEVICE, EOS_ID, assert_near, randn
-from tts_batch.engine import packed
 from tts_batch.engine.cuda_graphs import CudaGraphs
-from tts_batch.engine.frame_loop import FrameLoop
 from tts_batch.engine.kernels import activation, norm, small_batch
 from tts_batch.engine.kernels.backend import launches_early
 from tts_batch.engine.kernels.small_batch import (
@@ -30,9 +28,11 @@ from tts_batch.engine.kernels.small_batch import (
 )
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.packed import PackedStack, PackedTalker
 from tts_batch.engine.request import SamplingParams
-from tts_batch.engine.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.v2 import packed
+from tts_batch.engine.v2.frame_loop import FrameLoop
+from tts_batch.engine.v2.packed import PackedStack, PackedTalker
+from tts_batch.engine.v2.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.model.config import CodePredictorConfig, StackConfig, TalkerConfig
 from tts_batch.model.layers import DecoderStack
 from tts_batch.model.talker import Talker

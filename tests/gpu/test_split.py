@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.engine.asking import ask, voice
-from tests.engine.test_chunked import Chunks
-from tts_batch.engine.decode_pool import DecodePool, PoolLimits
+from tests.engine.code2wav.test_chunked import Chunks
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.tiny import build_tiny

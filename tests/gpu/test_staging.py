@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tts_batch.engine.flags import Flags
-from tts_batch.engine.request_state import DONE_EOS, DONE_LOST, RUNNING, RequestState, StateShape
 from tts_batch.engine.staging import ALIGNMENT, stage
+from tts_batch.engine.v2.flags import Flags
+from tts_batch.engine.v2.request_state import DONE_EOS, DONE_LOST, RUNNING, RequestState, StateShape
 
 CUDA = torch.device("cuda")
 

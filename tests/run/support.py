@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tts_batch.config import JobConfig
-from tts_batch.run.journal import list_segments, read_outcomes
+from tts_batch.store.journal import list_segments, read_outcomes
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "tests.fake_engine:create"

@@ -24,10 +24,10 @@ from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run import job, slot
-from tts_batch.run.clips import clip_path
 from tts_batch.run.dispatch import Work
 from tts_batch.run.job import Limits, read_status, run_job
-from tts_batch.run.manifest import Totals, write_manifests
+from tts_batch.store.clips import clip_path
+from tts_batch.store.manifest import Totals, write_manifests
 
 Fake = Callable[..., None]
 SHORT = Limits(start_s=20, stall_s=2.0, stall_frame_s=0.0, close_s=2.0, stop_s=1.0)

@@ -33,9 +33,9 @@ from tts_batch.cli.synth import closing_words
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.run import job
-from tts_batch.run.clips import clip_path
 from tts_batch.run.job import Limits, read_status, run_job
-from tts_batch.run.journal import list_segments
+from tts_batch.store.clips import clip_path
+from tts_batch.store.journal import list_segments
 
 Fake = Callable[..., None]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tts_batch.bench.workload import BenchRow, Workload
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.request import EngineConfig
-from tts_batch.run.channel import Channel, Message
+from tts_batch.ipc.channel import Channel, Message
 
 if TYPE_CHECKING:
     from tts_batch.bench.measure import Measurement

@@ -19,7 +19,7 @@ from typing import Any
 
 from tts_batch.bench.replica import ReplicaJob
 from tts_batch.errors import CannotContinueError, UsageError
-from tts_batch.run.channel import Channel, Message
+from tts_batch.ipc.channel import Channel, Message
 from tts_batch.run.devices import Device, find_devices
 
 CLOSE_S = 20.0

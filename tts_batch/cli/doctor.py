@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tts_batch.cli.machine import Finding, check_machine
+from tts_batch.doctor.machine import Finding, check_machine
 from tts_batch.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _examine(model: str | None, device: str, dtype: str, official_python: str | 
     yield from check_machine()
     if model is None:
         return
-    from tts_batch.cli.trial import try_checkpoint
+    from tts_batch.doctor.checkpoint import try_checkpoint
     from tts_batch.plan.models import find_checkpoint
 
     checkpoint = find_checkpoint(model)
@@ -62,7 +62,7 @@ def _examine(model: str | None, device: str, dtype: str, official_python: str | 
 def _compare(checkpoint: Checkpoint, device: str, dtype: str, official_python: str) -> Iterator[Finding]:
     import torch
 
-    from tts_batch.cli.compare_official import OfficialPackageError, compare_official
+    from tts_batch.doctor.compare_official import OfficialPackageError, compare_official
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,7 +22,7 @@ def verify(out: str, remove_damaged: bool, as_json: bool) -> ExitStatus:
     """
     from pathlib import Path
 
-    from tts_batch.run import verify as verifying
+    from tts_batch.store import verify as verifying
 
     kinds: Counter[str] = Counter()
     for finding in verifying.verify_run(Path(out)):

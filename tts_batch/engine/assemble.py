@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tts_batch.engine import chunked
-from tts_batch.engine.chunked import ChunkedCode2Wav
-from tts_batch.engine.code2wav import Code2Wav
-from tts_batch.engine.code2wav_fast import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.code2wav_graphs import MAX_FRAMES, Code2WavGraphs
+from tts_batch.engine.code2wav import chunked
+from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
+from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
+from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav.graphs import MAX_FRAMES, Code2WavGraphs
+from tts_batch.engine.code2wav.utterance import Code2Wav
 from tts_batch.engine.cuda_graphs import CudaGraphs
-from tts_batch.engine.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.generation import Stages
@@ -25,8 +25,8 @@ from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
-from tts_batch.engine.runner_v1 import LockstepRunner
-from tts_batch.engine.runner_v2 import PAGE_SIZE, ContinuousRunner, RunnerSettings
+from tts_batch.engine.v1.runner import LockstepRunner
+from tts_batch.engine.v2.runner import PAGE_SIZE, ContinuousRunner, RunnerSettings
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from tts_batch.engine.code2wav import Vocoder
+from tts_batch.engine.code2wav.utterance import Vocoder
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.meter import Meter

@@ -20,9 +20,9 @@ from contextlib import suppress
 from tts_batch.engine.child import leave_signals_to_parent
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.isolated import AHEAD, FIRST_AHEAD, POLL_S
-from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.registry import open_engine
 from tts_batch.engine.request import Engine, SpeechRequest
+from tts_batch.ipc.pipe import Pipe
 
 OTHER_END_GONE = 70  # exit status, for whoever looks
 

@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from tts_batch.engine.child import wait_or_kill
 from tts_batch.engine.errors import EngineDiedError, EngineError
-from tts_batch.engine.pipe import Pipe
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
+from tts_batch.ipc.pipe import Pipe
 
 AHEAD = 256  # requests at most that lie in the other process, so that the engine need not wait for the next …
 FIRST_AHEAD = 16  # … and no more than the engine has, or this: their time runs, and they die with it

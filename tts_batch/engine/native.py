@@ -17,8 +17,8 @@ from tts_batch.engine.meter import Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
-from tts_batch.engine.runner_v2 import ContinuousRunner
-from tts_batch.engine.voice_store import VoiceStore
+from tts_batch.engine.v2.runner import ContinuousRunner
+from tts_batch.engine.voices.store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import cache_folder

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tts_batch.engine.references import References
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import PreparedRow
-from tts_batch.engine.voice_store import VoiceStore
+from tts_batch.engine.voices.references import References
+from tts_batch.engine.voices.store import VoiceStore
 from tts_batch.model.prompt import PromptError, build_prompt
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tts_batch.engine.code2wav import Voiced
+from tts_batch.engine.code2wav.utterance import Voiced
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechResult
 
 

@@ -13,7 +13,7 @@ from tts_batch.export.card import DATASETS, write_card
 from tts_batch.export.clips import FinishedClip, FinishedClips, ahead
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
-from tts_batch.run.clips import SUFFIXES
+from tts_batch.store.clips import SUFFIXES
 
 FILES_IN_A_FOLDER = 10_000
 """The Hub takes no more."""

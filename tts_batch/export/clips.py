@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from tts_batch.errors import CannotContinueError
 from tts_batch.export.columns import exported_schema
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.schema import MANIFEST
-from tts_batch.run.summary import read_ended_run
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.run_json import read_ended_run
+from tts_batch.store.schema import MANIFEST
 
 _BATCH_ROWS = 2_000
 _SCANNED = [

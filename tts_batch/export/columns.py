@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tts_batch.run.schema import SCHEMA
+from tts_batch.store.schema import SCHEMA
 
 KEPT = (
     "id", "text", "task", "language", "speaker", "instruct", "ref_audio", "ref_text", "effective_language",

@@ -16,7 +16,7 @@ from tts_batch.export.options import ExportOptions
 from tts_batch.export.qwen_sft import write_qwen_sft
 from tts_batch.export.target import Target
 from tts_batch.export.webdataset import write_webdataset
-from tts_batch.run.clips import SUFFIXES
+from tts_batch.store.clips import SUFFIXES
 
 _ANY = frozenset(SUFFIXES)
 

@@ -14,7 +14,7 @@ from tts_batch.export.formats import FORMATS, ExportFormat
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target, clear, read_state
 from tts_batch.records import RefAudio
-from tts_batch.run.lock import RunLock
+from tts_batch.store.lock import RunLock
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tts_batch.export.nemo import put_beside
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
 from tts_batch.records import RefAudio
-from tts_batch.run.clips import encode_wav
+from tts_batch.store.clips import encode_wav
 
 TAKES = frozenset({".wav", ".flac"})
 REFERENCE = "ref.wav"

@@ -16,8 +16,8 @@ import soundfile
 
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClip, changed
-from tts_batch.run.clips import encode_wav
-from tts_batch.run.journal import sync_folder
+from tts_batch.store.clips import encode_wav
+from tts_batch.store.journal import sync_folder
 
 STATE = ".tts-batch-export.json"
 """Says which export a folder holds. Hidden, so that no loader takes it for data."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tts_batch.run.channel import Message
+from tts_batch.ipc.channel import Message
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow

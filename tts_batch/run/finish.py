@@ -9,12 +9,12 @@ from pathlib import Path
 from tts_batch.config import JobConfig
 from tts_batch.plan.planner import Plan, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.lock import FolderInUseError, RunLock, live_locks
-from tts_batch.run.manifest import write_manifests
 from tts_batch.run.recall import recall_job
 from tts_batch.run.resume import resume
-from tts_batch.run.summary import JobSummary, describe_run, now, read_run, summarise, write_run
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.lock import FolderInUseError, RunLock, live_locks
+from tts_batch.store.manifest import write_manifests
+from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, summarise, write_run
 
 PATIENCE_S = 30.0
 

@@ -17,24 +17,24 @@ from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
-from tts_batch.run.clips import check_format
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, Work
 from tts_batch.run.finish import compact_if_last
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import Outcome, SegmentWriter, next_run, segment_path
-from tts_batch.run.lock import RunLock
-from tts_batch.run.manifest import Totals, count_rows, write_manifests
-from tts_batch.run.outcomes import killer_outcome
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.references import ReferenceSpool
 from tts_batch.run.reopen import find_lines, reopen
 from tts_batch.run.requests import row_message, start_message
 from tts_batch.run.resume import Resumed, resume
-from tts_batch.run.schema import FAILURES, MANIFEST
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
-from tts_batch.run.summary import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
+from tts_batch.store.clips import check_format
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
+from tts_batch.store.lock import RunLock
+from tts_batch.store.manifest import Totals, count_rows, write_manifests
+from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
+from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.worker.outcomes import killer_outcome
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tts_batch.errors import CannotContinueError, Reason
-from tts_batch.run.channel import ChannelError, Message
+from tts_batch.ipc.channel import ChannelError, Message
 from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, Work, find_room
-from tts_batch.run.journal import read_outcomes, segment_path
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.slot import Slot
+from tts_batch.store.journal import read_outcomes, segment_path
 
 LOOKAHEAD = 2_048
 """Rows sent to a worker before its engine pulls them, at most: as many as a profile decodes together."""

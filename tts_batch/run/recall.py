@@ -7,7 +7,7 @@ from typing import Any
 
 from tts_batch.config import JobConfig, build_config
 from tts_batch.errors import UsageError
-from tts_batch.run.summary import read_run
+from tts_batch.store.run_json import read_run
 
 _ONCE = ("overwrite", "redo", "shard")
 """What was asked of one run is not asked of the next."""

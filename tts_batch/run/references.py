@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
-from tts_batch.run.sound import Tail
+from tts_batch.worker.sound import Tail
 
 MAX_SPOOLED = 256
 MAX_TAILS = 4_096  # of 32 KB: as many rows as an engine may have in hand, each with a voice of its own

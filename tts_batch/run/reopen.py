@@ -7,9 +7,9 @@ from itertools import chain, islice
 
 from tts_batch.errors import Reason, UsageError
 from tts_batch.plan.shards import Shard
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.journal import Outcome, SegmentWriter
-from tts_batch.run.outcomes import reopened_outcome
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.journal import Outcome, SegmentWriter
+from tts_batch.worker.outcomes import reopened_outcome
 
 _BATCH_ROWS = 1_000
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
 from tts_batch.engine.request import FRAMES_PER_S, EngineConfig, SamplingParams
+from tts_batch.ipc.channel import Message
 from tts_batch.plan.seeds import derive_seed
-from tts_batch.run.attempts import NEW_DRAW_HELPS
-from tts_batch.run.channel import Message
-from tts_batch.run.checks import CheckLimits
 from tts_batch.run.devices import Device
-from tts_batch.run.index import input_digest
-from tts_batch.run.journal import Outcome
-from tts_batch.run.pieces import piece_id
 from tts_batch.run.references import ReferenceSpool
+from tts_batch.store.index import input_digest
+from tts_batch.store.journal import Outcome
+from tts_batch.worker.checks import CheckLimits
+from tts_batch.worker.pieces import piece_id
+from tts_batch.worker.rows import NEW_DRAW_HELPS
 
 if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup

@@ -13,11 +13,11 @@ from typing import Any
 from tts_batch.errors import UsageError
 from tts_batch.plan.fingerprint import differing_keys
 from tts_batch.plan.shards import Shard
-from tts_batch.run import journal
-from tts_batch.run.clips import remove_clip
-from tts_batch.run.index import JournalIndex
-from tts_batch.run.schema import FAILURES, MANIFEST
-from tts_batch.run.summary import read_run
+from tts_batch.store import journal
+from tts_batch.store.clips import remove_clip
+from tts_batch.store.index import JournalIndex
+from tts_batch.store.run_json import read_run
+from tts_batch.store.schema import FAILURES, MANIFEST
 
 _JOURNAL_FOLDER = re.compile(r"(shard-\d+-of-\d+-)?(w\d+|parent|references)")
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tts_batch.run.channel import Channel, ChannelError, Message
+from tts_batch.ipc.channel import Channel, ChannelError, Message
 from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import Holding
 
@@ -57,7 +57,7 @@ class Slot:
         with theirs, (self.folder / "stderr.log").open("ab") as log:
             self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tts_batch.run.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "tts_batch.worker.worker", str(theirs.fileno())],
                 env={**os.environ, **self.device.environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

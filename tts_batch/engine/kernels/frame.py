@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, triton, uses_triton
 from tts_batch.engine.loops import FRESH, NUM_LAGS, LoopLimits, count_loops, is_loop
-from tts_batch.engine.request_state import DONE_LOOP, RUNNING, RequestState
+from tts_batch.engine.v2.request_state import DONE_LOOP, RUNNING, RequestState
 
 
 def append_frame(state: RequestState, slots: Tensor, codes: Tensor, limits: LoopLimits) -> tuple[Tensor, Tensor]:

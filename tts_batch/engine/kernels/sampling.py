@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, uses_triton
 from tts_batch.engine.noise import frame_keys
-from tts_batch.engine.request_state import DONE_EOS, DONE_LENGTH, NEVER, RUNNING, RequestState
 from tts_batch.engine.sampling import predictor_scores, suppressed_ids, talker_scores
+from tts_batch.engine.v2.request_state import DONE_EOS, DONE_LENGTH, NEVER, RUNNING, RequestState
 
 LAUNCH = {"num_warps": 4}
 

@@ -1,0 +1,49 @@
+"""What is kept of failed attempts, and which errors are the device's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tts_batch.engine.request import SpeechResult
+from tts_batch.worker.rows import describe_codes, is_device_broken
+
+
+def codes(first: list[int]) -> np.ndarray:
+    return np.array(first)[:, None].repeat(16, axis=1)
+
+
+def test_repetition_is_described() -> None:
+    described = describe_codes(codes([*range(100), *[7, 8, 9] * 20]))
+    assert (described["repeated_frames"], described["repeat_lag"]) == (57, 3)
+    assert described["first_codes"] == list(range(16))
+    assert described["last_codes"] == [7, 8, 9] * 16
+    assert described["distinct_codes"] == 100
+
+
+@pytest.mark.parametrize(("first", "run", "lag"), [([5], 0, 0), ([5, 5], 1, 1), ([1, 2, 3], 0, 0), ([4] * 40, 39, 1)])
+def test_short_takes(first: list[int], run: int, lag: int) -> None:
+    described = describe_codes(codes(first))
+    assert (described["repeated_frames"], described["repeat_lag"]) == (run, lag)
+
+
+def test_no_codes_say_nothing() -> None:
+    assert describe_codes(None) == {}
+    assert describe_codes(np.zeros((0, 16), np.int64)) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "broken"),
+    [
+        ("CUDA error: device-side assert triggered", True),
+        ("preparing this row raised AcceleratorError: CUDA error: an illegal memory access was encountered", True),
+        ("preparing this row raised RuntimeError: cuBLAS error: CUBLAS_STATUS_EXECUTION_FAILED", True),
+        ("HIP error: unspecified launch failure", True),
+        ("the device has too little memory to prepare this row.", False),
+        ("The text names CUDA. It is an error of the table.", False),
+        (None, False),
+    ],
+)
+def test_the_devices_errors_are_known(error: str | None, broken: bool) -> None:
+    result = SpeechResult("a", None, 24_000, None, 0, "error", False, reason="engine_error", error=error)
+    assert is_device_broken(result) is broken

@@ -1,0 +1,1 @@
+"""What `tts-batch doctor` looks at."""

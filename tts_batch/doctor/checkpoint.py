@@ -1,0 +1,87 @@
+"""What `doctor --model` tries with a checkpoint: its files, its weights, its tokenizer, and one short greedy clip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tts_batch.doctor.machine import Finding
+
+if TYPE_CHECKING:
+    from tts_batch.engine.request import Reference, SpeechRequest, SpeechResult
+    from tts_batch.model.checkpoint import Checkpoint
+
+TEXT = "Hello."
+MAX_FRAMES = 100  # 8 s: more than any voice needs for that word
+
+
+def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[Finding]:
+    """Look at a resolved checkpoint and speak with it. The weights are loaded once, every name and shape checked."""
+    from tts_batch.engine.errors import EngineError
+    from tts_batch.engine.registry import open_engine
+    from tts_batch.engine.request import EngineConfig
+
+    config = checkpoint.config
+    revision = f", revision {checkpoint.revision}" if checkpoint.revision else ""
+    yield Finding("ok", "checkpoint", f"{checkpoint.path}: {config.kind}, {config.size}{revision}")
+    yield _try_tokenizer(checkpoint)
+    try:
+        engine = open_engine("native", EngineConfig(str(checkpoint.path), device=device, dtype=dtype))
+    except EngineError as error:
+        yield Finding("problem", "weights", str(error))
+        return
+    yield Finding("ok", "weights", "every tensor has the name and shape that the network expects")
+    try:
+        yield _try_clip(next(iter(engine.generate([_request(checkpoint)]))))
+    finally:
+        engine.close()
+
+
+def _try_tokenizer(checkpoint: Checkpoint) -> Finding:
+    from tts_batch.model.text_tokenizer import TextTokenizer
+
+    ids = TextTokenizer(checkpoint.path).encode("Hello, 你好, こんにちは, 안녕하세요, привет!")
+    size = checkpoint.config.talker.text_vocab_size
+    fits = bool(ids) and max(ids) < size
+    return Finding(
+        "ok" if fits else "problem", "tokenizer", f"{len(ids)} ids for a test sentence, vocabulary of {size}"
+    )
+
+
+def _request(checkpoint: Checkpoint) -> SpeechRequest:
+    from tts_batch.engine.request import SamplingParams, SpeechRequest
+
+    kind = checkpoint.config.kind
+    return SpeechRequest(
+        request_id="doctor",
+        text=TEXT,
+        task=kind,
+        seed=0,
+        max_frames=MAX_FRAMES,
+        sampling=SamplingParams(do_sample=False, subtalker_dosample=False),
+        language="english",
+        speaker=checkpoint.speakers()[0] if kind == "custom_voice" else None,
+        instruct="A calm voice." if kind == "voice_design" else None,
+        reference=_hum() if kind == "base" else None,
+        x_vector_only=kind == "base",
+    )
+
+
+def _hum() -> Reference:
+    import numpy as np
+
+    from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
+
+    turns = np.arange(2 * SAMPLE_RATE_HZ) * 150 / SAMPLE_RATE_HZ
+    wave = (0.2 * np.sin(2 * np.pi * turns) + 0.1 * np.sin(6 * np.pi * turns)).astype(np.float32)
+    return Reference(key="doctor", load=lambda: wave)
+
+
+def _try_clip(result: SpeechResult) -> Finding:
+    from tts_batch.engine.request import FRAMES_PER_S
+    from tts_batch.worker.checks import find_fault
+
+    failure = find_fault(result, MAX_FRAMES)
+    if failure is None:
+        return Finding("ok", "clip", f"{TEXT!r} became {result.num_frames / FRAMES_PER_S:.1f} s of sound")
+    return Finding("note" if failure.reason == "codec_budget_exhausted" else "problem", "clip", failure.message)

@@ -1,0 +1,1 @@
+"""Code2Wav: codes to waveforms."""

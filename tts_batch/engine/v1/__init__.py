@@ -1,0 +1,1 @@
+"""Runner v1: the plain lockstep runner."""

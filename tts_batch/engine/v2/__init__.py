@@ -1,0 +1,1 @@
+"""Runner v2: the Model Runner V2 design."""

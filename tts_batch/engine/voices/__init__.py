@@ -1,0 +1,1 @@
+"""Reference recordings to voices: loaded, encoded, cached."""

@@ -1,0 +1,1 @@
+"""The run folder: everything that is read from or written to OUT."""

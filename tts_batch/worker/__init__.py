@@ -1,0 +1,1 @@
+"""The worker program: one engine, its rows, and the clip processes that finish them."""

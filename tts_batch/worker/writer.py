@@ -1,0 +1,211 @@
+"""Group commit: clips get on the disk, then their journal lines; at most 1 s or 256 rows late."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import count
+from pathlib import Path
+
+from tts_batch.store.journal import Outcome, SegmentWriter, sync_folder
+
+GROUP_S = 1.0
+GROUP_ROWS = 256
+FILE_THREADS = 32  # a disk takes many writes at once, and each waits for it, 20 ms on some; encoders leave Python free
+_QUEUE_ROWS = 256  # a writer that cannot keep up holds the engine back, not the memory up
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(Exception):
+    """There is no room for what was made. Nothing half-written stands under a final name."""
+
+
+_Moves = list[tuple[Path, Path]]  # temporary name → final name
+_Group = list[tuple[Outcome, "Future[tuple[Outcome, _Moves]]"]]
+Encode = Callable[[], tuple[Outcome, Mapping[str, bytes]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    outcome: Outcome
+    encode: Encode
+
+
+class _Word(Enum):
+    HURRY = auto()
+    END = auto()
+
+
+class ClipWriter:
+    """Writes clips on threads of its own, so that neither the engine nor its receiver waits for the disk.
+
+    While a group is committed, the files of the next are written. Groups are committed one after another: `committed`
+    is called on the thread that does so with the outcomes that are done, `broken` with the error that ended the writer.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        segment: Path,
+        committed: Callable[[list[Outcome]], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._out = out
+        self._temporary = segment.parent / "tmp"
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        self._segment = SegmentWriter(segment)
+        self._committed = committed
+        self._broken = broken
+        self._queue: queue.Queue[_Entry | _Word] = queue.Queue(_QUEUE_ROWS)
+        self._ending = self._told = False
+        self.wait_s = 0.0  # how long `put` has held its callers up
+        self._file_numbers = count()
+        self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
+        self._commits = ThreadPoolExecutor(1, "clip-commit")
+        self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, outcome: Outcome, files: Mapping[str, bytes] | None = None, encode: Encode | None = None) -> None:
+        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued.
+
+        `encode` is called on another thread instead, and returns the outcome and the files.
+        """
+        started = time.monotonic()
+        self._queue.put(_Entry(outcome, encode or (lambda: (outcome, files or {}))))
+        self.wait_s += time.monotonic() - started
+
+    def hurry(self) -> None:
+        """Commit what is queued without waiting for more: nothing is under way."""
+        self._queue.put(_Word.HURRY)
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread."""
+        self._queue.put(_Word.END)
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: Future[None] | None = None
+        try:
+            while not self._ending:
+                group = self._collect()
+                if before is not None:
+                    before.result()
+                before = self._commits.submit(self._commit_or_tell, group) if group else None
+            if before is not None:
+                before.result()
+        except Exception as error:
+            self._tell(error)
+        finally:
+            for pool in (self._files, self._commits):
+                pool.shutdown(wait=False, cancel_futures=True)
+            self._segment.close()
+
+    def _commit_or_tell(self, group: _Group) -> None:
+        """Commit a group. What ends the writer is said at once: the next group may be long in coming."""
+        try:
+            self._commit(group)
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: Exception) -> None:
+        if self._told:
+            return
+        self._told = True
+        full = isinstance(error, OSError) and error.errno in _DISK_FULL
+        self._broken(DiskFullError(f"The disk of {self._out} is full.") if full else error)
+
+    def _collect(self) -> _Group:
+        """Wait for a row, then for more until the group is full or a second old, or a word ends the wait.
+
+        The rows' files are being written meanwhile.
+        """
+        group: _Group = []
+        deadline = float("inf")
+        while len(group) < GROUP_ROWS:
+            try:
+                entry = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0) if group else None)
+            except queue.Empty:
+                break
+            if entry is _Word.END:
+                self._ending = True
+                break
+            if entry is _Word.HURRY:
+                if group:
+                    break
+                continue
+            if not group:
+                deadline = time.monotonic() + GROUP_S
+            group.append((entry.outcome, self._files.submit(self._stage, entry.encode)))
+        return group
+
+    def _commit(self, group: _Group) -> None:
+        """Audio, its name, its folder's entry, then the journal: each on the disk before the next.
+
+        When the disk fills up, what fits is committed before the error goes on.
+        """
+        staged: list[tuple[Outcome, _Moves]] = []
+        full: OSError | None = None
+        for outcome, files in group:
+            try:
+                staged.append(files.result())
+            except OSError as error:
+                if error.errno in _DISK_FULL:
+                    full = error
+                else:
+                    staged.append((_write_failed(outcome, error), []))
+        outcomes = self._publish(staged)
+        self._segment.append(outcomes)
+        self._committed(outcomes)
+        if full is not None:
+            raise full
+
+    def _stage(self, encode: Encode) -> tuple[Outcome, _Moves]:
+        """Write a row's files under temporary names; all or none of them."""
+        outcome, files = encode()
+        moves = []
+        for path, content in files.items():
+            temporary = self._temporary / str(next(self._file_numbers))
+            moves.append((temporary, self._out / path))
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                for written, _ in moves:
+                    written.unlink(missing_ok=True)
+                raise
+        return outcome, moves
+
+    def _publish(self, staged: list[tuple[Outcome, _Moves]]) -> list[Outcome]:
+        """Give the files their final names."""
+        folders = {target.parent for _, moves in staged for _, target in moves}
+        if any(not folder.is_dir() for folder in folders):
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._out)
+        outcomes = []
+        for outcome, moves in staged:
+            try:
+                for temporary, target in moves:
+                    temporary.rename(target)
+            except OSError as error:
+                outcome = _write_failed(outcome, error)  # noqa: PLW2901
+            outcomes.append(outcome)
+        list(self._files.map(sync_folder, folders))
+        return outcomes
+
+
+def _write_failed(outcome: Outcome, error: OSError) -> Outcome:
+    message = f"The clip could not be written: {error.strerror}."
+    outcome = replace(outcome, status="failed", reason="write_failed", message=message)
+    outcome = replace(outcome, audio=None, audio_bytes=0, audio_digest=None)
+    return replace(outcome, codes=None, codes_bytes=0, codes_digest=None)

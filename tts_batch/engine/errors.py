@@ -17,3 +17,7 @@ class EngineDiedError(EngineError):
     def __init__(self, message: str, signal_number: int | None = None) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+class DuplicateRequest(Exception):  # noqa: N818 - the contract's name
+    """`add_request` got an id that is in flight."""

@@ -5,7 +5,7 @@ Nothing here knows about tables, files or journals; importing it loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -43,7 +43,7 @@ class Reference:
     """A voice to clone. `load` is called once per engine and key, on any thread, and again only after what may pass."""
 
     key: str  # content hash: same key, same voice
-    load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked
+    load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked; raises RowError with a reason
     text: str | None = None  # its transcript
     codes: NDArray[np.integer] | None = None  # [frames, 16], when already encoded
     x_vector: NDArray[np.float32] | None = None  # when already computed
@@ -95,20 +95,36 @@ thread, which waits for it; what it raises kills the engine.
 
 @runtime_checkable
 class Engine(Protocol):
-    """What the toolkit asks of an engine.
+    """What the toolkit asks of an engine, in vLLM's words. Not thread-safe: one thread calls all of it.
 
-    `requests` may yield None: nothing ready now. The engine asks for the next only when it has room, never waits
-    on it while it holds work, and takes StopIteration as "no more, ever". It computes on its own thread. `cancel`
-    ends a request as "cancelled" in whatever state it is. Closing the iterator yields nothing and frees everything.
+    An engine that computes elsewhere (a thread, a process, another library) does so behind these methods. Each request
+    ends exactly once, and the audio of its result belongs to the receiver.
     """
 
     sample_rate: int
+    info: Mapping[str, str]  # what it computes with, for records: runner, dtype, …
 
-    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]: ...
+    @property
+    def num_wanted(self) -> int:
+        """How many more requests it would like to hold now; at least 1 when idle."""
 
-    def cancel(self, request_id: str) -> None: ...
+    def add_request(self, request: SpeechRequest) -> None:
+        """Take a request in; never blocks, and queues what has no room yet.
 
-    def close(self) -> None: ...
+        Raises DuplicateRequest for an id in flight.
+        """
+
+    def abort_request(self, request_id: str) -> None:
+        """End a request as "cancelled", in whatever state it is; one that has ended is left alone."""
+
+    def step(self, timeout_s: float) -> list[SpeechResult]:
+        """Return what has ended since the last call; waits at most `timeout_s` for the first.
+
+        Raises EngineError when the engine is dead: requests without a result have none.
+        """
+
+    def close(self) -> None:
+        """Give everything back. What was not returned has no result."""
 
 
 @dataclass(frozen=True, slots=True)

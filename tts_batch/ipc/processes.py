@@ -1,4 +1,4 @@
-"""Programs of ours that run beside the one that started them: how they leave stopping to it, and how it ends them."""
+"""Programs of ours that run beside the one that started them: how signals are left to it, and how it ends them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore what asks a program to stop: it reaches the parent as well, which decides."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ignore the signals that ask a program to stop: they reach the parent as well, which decides."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 
-def wait_or_kill(process: subprocess.Popen[bytes], patience_s: float) -> bool:
-    """Wait for a process that was told to end; say whether it did by itself within `patience_s`, or was killed."""
+def wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for a process that was asked to end; return whether it did within `timeout_s`, or had to be killed."""
     try:
-        process.wait(patience_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

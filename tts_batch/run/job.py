@@ -40,15 +40,23 @@ QUICK_MANIFEST_ROWS = 100_000
 """After a stop the manifest is written for so many rows at most: a scheduler kills what takes its time."""
 
 
-def run_job(config: JobConfig, *, limits: Limits | None = None, retry: Collection[Reason] = ()) -> JobSummary:
+def run_job(
+    config: JobConfig,
+    *,
+    limits: Limits | None = None,
+    retry: Collection[Reason] = (),
+    stop: StopSignals | None = None,
+) -> JobSummary:
     """Make the clips of a table, or go on with it; rows that failed for a reason in `retry` are made again.
+
+    `stop`: what turns signals into a request to stop, for callers who look at it afterwards.
 
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
     shard = _check_usage(config)
     devices = _chosen_devices(config)
-    stop = StopSignals()
+    stop = stop or StopSignals()
     try:
         with stop:
             with RunLock(config.out, shard) as lock:

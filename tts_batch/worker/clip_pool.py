@@ -30,6 +30,7 @@ from tts_batch.ipc.messages import (
     ToClipProcess,
     WorkerFailed,
 )
+from tts_batch.ipc.processes import wait_or_kill
 from tts_batch.ipc.transport import Channel, TransportError
 from tts_batch.records import Failure
 from tts_batch.store.journal import read_outcomes, segment_path
@@ -151,11 +152,7 @@ class ClipPool:
         for process in self.processes:
             self._send(process, CloseWriter())
         for process in self.processes:
-            try:
-                process.process.wait(CLOSE_S)
-            except subprocess.TimeoutExpired:
-                process.process.kill()
-                process.process.wait()
+            wait_or_kill(process.process, CLOSE_S)
             process.channel.close()
         self.processes.clear()
 

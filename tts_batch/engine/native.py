@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from tts_batch.engine.assemble import assemble
+from tts_batch.engine.choices import CODE2WAV_MODES, PLACEMENTS
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
 from tts_batch.engine.generation import Generation, Stages
@@ -25,9 +26,6 @@ from tts_batch.model.tiny import cache_folder
 from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
-
-CODE2WAV_MODES = ("utterance", "chunked")
-PLACEMENTS = ("colocated", "split")
 
 
 class NativeEngine:

@@ -15,10 +15,11 @@ from tts_batch.model.tiny import build_tiny
 
 MODULE = """
 class Silent:
-    sample_rate = 8000
+    sample_rate, info, num_wanted = 8000, {}, 1
     def __init__(self, config): self.config = config
-    def generate(self, requests): return iter(())
-    def cancel(self, request_id): pass
+    def add_request(self, request): pass
+    def abort_request(self, request_id): pass
+    def step(self, timeout_s): return []
     def close(self): pass
 
 def make(config): return Silent(config)

@@ -35,7 +35,7 @@ def open_engine(spec: str, config: EngineConfig) -> Engine:
     if not isinstance(engine, Engine):
         raise EngineConfigError(
             f"engine {spec!r}: its factory returned a {type(engine).__name__}, which lacks one of "
-            "sample_rate, generate, cancel, close."
+            "sample_rate, info, num_wanted, add_request, abort_request, step, close."
         )
     return engine
 

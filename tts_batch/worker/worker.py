@@ -294,11 +294,6 @@ class Worker:
 
 
 def _open(spec: str, config: EngineConfig) -> Engine:
-    """Open the engine: our own in a process of its own, others here, since they may have processes themselves."""
-    if spec == "native":
-        from tts_batch.engine.isolated import IsolatedEngine
-
-        return IsolatedEngine(spec, config)
     from tts_batch.engine.registry import open_engine
 
     return open_engine(spec, config)

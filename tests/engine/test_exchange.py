@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.asking import ask
 from tests.engine.scripted import wait_until
-from tts_batch.engine.errors import DuplicateRequest
+from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.exchange import Exchange
 from tts_batch.engine.request import SpeechResult
 
@@ -67,6 +67,19 @@ def test_an_abort_ends_a_request_in_every_state() -> None:
     assert exchange.take_aborted() == []
 
 
+def test_a_request_that_was_taken_ends_at_once_where_nobody_can_stop_it() -> None:
+    exchange = Exchange(10, aborts_at_once=True)
+    exchange.add(ask("a"))
+    exchange.take(1)
+    exchange.abort("a")
+    assert names(exchange.collect(0.0)) == [("a", "cancelled")]
+    exchange.add(ask("a"))
+    exchange.put([done("a")])  # of the first one
+    exchange.take(1)
+    exchange.put([done("a", 3)])
+    assert [result.audio.size for result in exchange.collect(0.0)] == [3]
+
+
 def test_an_abort_that_comes_too_late_is_not_the_next_request_s() -> None:
     exchange = Exchange(10)
     exchange.add(ask("a"))
@@ -121,7 +134,9 @@ def test_closing_ends_every_wait() -> None:
         assert not thread.is_alive()
     started_s = time.monotonic()
     assert names(exchange.collect(30.0)) == [("a", "stop"), ("b", "stop")]
-    assert exchange.collect(30.0) == []
+    for call in (lambda: exchange.collect(30.0), lambda: exchange.add(ask("c"))):
+        with pytest.raises(EngineError, match="closed"):
+            call()
     assert time.monotonic() - started_s < 5
 
 

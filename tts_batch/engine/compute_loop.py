@@ -66,8 +66,6 @@ class ComputeLoop:
         self._exchange = Exchange(2 * self._runner.max_num_seqs, stages.max_waiting_samples)
         self._num_preparing = 0  # taken, and not yet in the runner
         self._had_room = True
-        self._failure: str | None = None  # why the engine is dead
-        self._cause: BaseException | None = None
         self._thread = threading.Thread(target=self._compute, name="tts-batch-compute", daemon=True)
         self._thread.start()
 
@@ -82,8 +80,6 @@ class ComputeLoop:
 
     def add_request(self, request: SpeechRequest) -> None:
         """Raises DuplicateRequest for an id in flight, and EngineError when the engine is dead."""
-        if self._exchange.is_closed:
-            raise self._error()
         self._exchange.add(request)
 
     def abort_request(self, request_id: str) -> None:
@@ -101,8 +97,6 @@ class ComputeLoop:
             results = self._exchange.collect(max(0.0, min(left_s, self._look_s)))
             if results:
                 return results
-            if self._exchange.is_closed:
-                raise self._error()
             if (unit := self._watchdog.overdue) is not None:
                 return self._give_up(unit)
             if results is not None or left_s <= self._look_s:
@@ -110,17 +104,13 @@ class ComputeLoop:
 
     def read_meter(self) -> Reading:
         """The meter's totals, once the thread rests. Raises EngineError while requests are in flight, or when dead."""
-        if self._exchange.is_closed:
-            raise self._error()
-        if self._exchange.num_in_flight:
+        if self._exchange.num_in_flight and not self._exchange.is_closed:
             raise EngineError(f"{self._exchange.num_in_flight} requests are in flight; read the meter when all ended.")
-        if not self._exchange.wait_until_idle(self._watchdog.timeout_s):
-            raise self._error()
+        self._exchange.wait_until_idle(self._watchdog.timeout_s)
         return self._meter.read()
 
     def close(self) -> None:
         """Stop computing and drop what is in flight. `is_alive` says whether the thread did not end in time."""
-        self._failure = self._failure or "this engine is closed"
         self._exchange.close()
         if threading.current_thread() is not self._thread:  # where garbage may be collected, an engine for one
             self._thread.join(JOIN_S)
@@ -131,11 +121,6 @@ class ComputeLoop:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def _error(self) -> EngineError:
-        error = EngineError(f"{self._failure or 'the compute thread does not answer'}.")
-        error.__cause__ = self._cause
-        return error
-
     def _give_up(self, unit: Unit) -> list[SpeechResult]:
         """The compute thread does not come back: the engine is dead, and the request that it is stuck with ends."""
         message = f"{unit.name!r} took more than {self._watchdog.timeout_s:g} s"
@@ -144,11 +129,11 @@ class ComputeLoop:
             self._log_state(headline)
         except Exception:  # what is counted may change meanwhile, if that thread goes on after all
             logger.exception(headline)
-        self._failure = f"the engine stalled: {message}"
         if unit.request_id is not None:
             self._exchange.put([error_result(unit.request_id, "stalled", f"{message}.")])
-        self._exchange.close()
-        return self._exchange.collect(0.0) or []
+        results = self._exchange.collect(0.0) or []
+        self._exchange.close(EngineError(f"the engine stalled: {message}."))
+        return results
 
     def _log_state(self, headline: str) -> None:
         rows = ", ".join(f"{row.request.request_id} {frames}" for row, frames in self._runner.progress())
@@ -173,7 +158,6 @@ class ComputeLoop:
                 self._code2wav.clear()
             except Exception as error:  # nothing to let go of on a device that is lost
                 self._fail(error)
-            self._exchange.close()
 
     def _compute_until_closed(self) -> None:
         while not self._exchange.is_closed:
@@ -192,9 +176,10 @@ class ComputeLoop:
                 self._exchange.wait_for_work(self._look_s if self._exchange.owed else None)
 
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = f"the engine failed: {type(error).__name__}: {error}".rstrip(".")
-            self._cause = error
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        failure = EngineError(f"the engine failed: {reason}.")
+        failure.__cause__ = error
+        self._exchange.close(failure)
 
     def _notify_of_room(self) -> None:
         """A caller that waits for results may have requests for a runner that takes them again."""

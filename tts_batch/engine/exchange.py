@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
-from tts_batch.engine.errors import DuplicateRequest
+from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result
 
@@ -24,10 +24,14 @@ GATHER_S = 0.01  # how long an idle engine waits for the caller to add more: it 
 class Exchange:
     """Keeps each request in one of three states: it waits to be taken, it is owed a result, its result waits."""
 
-    def __init__(self, max_results: float, max_samples: int = MAX_SAMPLES) -> None:
-        """At most so many results, of so many samples together, wait for the caller; one always may."""
+    def __init__(self, max_results: int, max_samples: int = MAX_SAMPLES, *, aborts_at_once: bool = False) -> None:
+        """At most so many results, of so many samples together, wait for the caller; one always may.
+
+        `aborts_at_once`: requests that were taken end when they are aborted, and their results are to be dropped.
+        """
         self._max_results = max_results
         self._max_samples = max_samples
+        self._aborts_at_once = aborts_at_once
         self._changed = threading.Condition()  # for all that follows
         self._inbox: OrderedDict[str, SpeechRequest] = OrderedDict()
         self._owed: set[str] = set()  # taken, and no result put
@@ -38,7 +42,8 @@ class Exchange:
         self._aborted: set[str] = set()  # of these, the ones that `take_aborted` has not returned
         self._more_may_come = False  # the caller has added a request and not collected since
         self._wakes_caller = False
-        self._is_idle = self._is_closed = False
+        self._is_idle = False
+        self._error: EngineError | None = None  # why it is closed
 
     # The caller's thread
 
@@ -53,8 +58,10 @@ class Exchange:
         return len(self._in_flight)
 
     def add(self, request: SpeechRequest) -> None:
-        """Leave a request to be taken. Raises DuplicateRequest for an id in flight."""
+        """Leave a request to be taken. Raises DuplicateRequest for an id in flight, EngineError when closed."""
         with self._changed:
+            if self._error is not None:
+                raise self._error.with_traceback(None)
             if request.request_id in self._in_flight:
                 raise DuplicateRequest(f"a request with the id {request.request_id!r} is already in flight.")
             self._in_flight.add(request.request_id)
@@ -71,33 +78,45 @@ class Exchange:
             self._cancelled.add(request_id)
             if self._inbox.pop(request_id, None) is not None:
                 self._append(cancelled_result(request_id))
+            elif request_id in self._owed and self._aborts_at_once:
+                self._owed.remove(request_id)
+                self._append(cancelled_result(request_id))
             elif request_id in self._owed:
                 self._aborted.add(request_id)
             self._changed.notify_all()
 
     def collect(self, timeout_s: float) -> list[SpeechResult] | None:
-        """The results that wait: some, or none after `wake_caller` or `close`. None if nothing came in `timeout_s`."""
+        """The results that wait: some, or none after `wake_caller`. None if nothing came in `timeout_s`.
+
+        Raises EngineError when it is closed and all results were collected.
+        """
         with self._changed:
             if self._more_may_come:
                 self._more_may_come = False
                 self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._results or self._wakes_caller or self._is_closed, timeout_s):
+            if not self._changed.wait_for(lambda: self._results or self._wakes_caller or self._error, timeout_s):
                 return None
+            if self._error is not None and not self._results:
+                raise self._error.with_traceback(None)
             self._wakes_caller = False
             results, self._results, self._num_samples = self._results, [], 0
             if results:
                 self._changed.notify_all()
             return [self._hand_over(result) for result in results]
 
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Whether the other thread waits for work within `timeout_s`."""
+    def wait_until_idle(self, timeout_s: float) -> None:
+        """Wait until the other thread waits for work. Raises EngineError after `timeout_s`, and when closed."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_idle, timeout_s)
+            is_idle = self._changed.wait_for(lambda: self._is_idle or self._error, timeout_s)
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+            if not is_idle:
+                raise EngineError(f"the engine did not come to rest within {timeout_s:g} s.")
 
     # The thread that computes
 
     @property
-    def owed(self) -> Iterable[str]:
+    def owed(self) -> Set[str]:
         """The requests that were taken and have no result yet."""
         return self._owed
 
@@ -129,7 +148,7 @@ class Exchange:
                 self._owed.remove(result.request_id)
                 if self._is_full(result):
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda result=result: self._is_closed or not self._is_full(result))
+                    self._changed.wait_for(lambda result=result: self._error or not self._is_full(result))
                 self._append(result)
             self._changed.notify_all()
 
@@ -145,21 +164,21 @@ class Exchange:
             self._is_idle = not self._owed
             if self._is_idle:
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._inbox or self._aborted or self._is_closed, timeout_s)
+            self._changed.wait_for(lambda: self._inbox or self._aborted or self._error, timeout_s)
             if self._inbox:
-                self._changed.wait_for(lambda: not self._more_may_come or self._is_closed, GATHER_S)
+                self._changed.wait_for(lambda: not self._more_may_come or self._error, GATHER_S)
             self._is_idle = False
 
     # Either thread
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._error is not None
 
-    def close(self) -> None:
-        """Nobody waits from here on."""
+    def close(self, error: EngineError | None = None) -> None:
+        """End all waits, and refuse requests with `error`; the first one given counts."""
         with self._changed:
-            self._is_closed = True
+            self._error = self._error or error or EngineError("this engine is closed.")
             self._changed.notify_all()
 
     def _append(self, result: SpeechResult) -> None:

@@ -88,6 +88,9 @@ class JobConfig(BaseModel):
 
     # reading the table
     map: dict[str, str] = Field(default_factory=dict, description="Our column name -> the table's.")
+    encoding: str | None = Field(
+        None, description="Encoding of text tables without a byte order mark, as cp1252. None: UTF-8."
+    )
     language: str | None = Field(None, description="Default for rows without one.")
     speaker: str | None = Field(None, description="Default for rows without one.")
     instruct: str | None = Field(None, description="Default for rows without one.")

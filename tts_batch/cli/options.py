@@ -131,6 +131,7 @@ _JOB_OPTIONS = (
     _option(SAMPLING, "--non-streaming/--streaming", default=None, help="Prompt layout. Default: the task's own."),
     _flag(SAMPLING, "--x-vector-only", help="Clone from the voice vector alone."),
     _option(TABLE, "--map", multiple=True, metavar="NAME=COLUMN", callback=_pairs, help="Read NAME from COLUMN."),
+    _option(TABLE, "--encoding", metavar="NAME", help="Of text tables, as cp1252. Default: by their mark, else UTF-8."),
     _option(TABLE, "--language", metavar="NAME", help="For rows without one."),
     _option(TABLE, "--speaker", metavar="NAME", help="For rows without one."),
     _option(TABLE, "--instruct", metavar="TEXT", help="For rows without one."),

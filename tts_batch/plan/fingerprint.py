@@ -17,7 +17,18 @@ from tts_batch.records import Row
 SEMANTICS = 1  # raise it when the same request begins to sound otherwise: sampling, noise, prompt, codec seams
 
 # Settings that say where, how fast or how much, but never how it sounds. A new setting counts until it is named here.
-_INPUT_AND_OUTPUT = ("data", "out", "map", "limit", "shard", "strict", "audio_root", "allow_url", "keep_failed_audio")
+_INPUT_AND_OUTPUT = (
+    "data",
+    "out",
+    "map",
+    "encoding",
+    "limit",
+    "shard",
+    "strict",
+    "audio_root",
+    "allow_url",
+    "keep_failed_audio",
+)
 _ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
 _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
 _MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")

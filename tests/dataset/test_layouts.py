@@ -65,7 +65,7 @@ def test_what_else_a_list_holds(read: ReadRows) -> None:
     assert rows[0].id == "vocal/0.wav" and rows[0].extras == {"speaker_id": "anna"} and rows[0].ref_audio is None
     assert any("'speaker_id' is not used" in note for note in read.notes)
     assert read.reports == [
-        "train.list: list, UTF-8, separated by '|', without a header; id ← field1, language ← field3, text ← field4"
+        "train.list: list, UTF-8, separated by '|', without a header; id ← field1, text ← field4, language ← field3"
     ]
     (row, *_) = read.written("train.txt", LAYOUTS["Seed-TTS"])
     assert row.ref_text == "What is said." and row.ref_audio is not None

@@ -54,6 +54,12 @@ class TableFile:
         return dict(reversed(found))
 
     @property
+    def ignored_folders(self) -> list[str]:
+        """The folders named key=value, among those that `name` shows, that are not directly above the file."""
+        shown = PurePosixPath(self.name).parts[:-1]
+        return [folder for folder in shown[: len(shown) - len(self.partitions)] if "=" in folder[1:]]
+
+    @property
     def is_local(self) -> bool:
         return "file" in self.file_system.protocol
 

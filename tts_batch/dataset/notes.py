@@ -21,7 +21,7 @@ class ReadReport:
     columns: Mapping[str, str]  # our columns → the table's
 
     def __str__(self) -> str:
-        """The report in one line, as in "t.csv: CSV, UTF-8, separated by commas, with a header; id, text ← sentence"."""
+        """In one line: "t.csv: CSV, UTF-8, separated by commas, with a header; id, text ← sentence"."""
         form = self.form
         parts = [form.format]
         if form.encoding is not None:

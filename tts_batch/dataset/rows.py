@@ -125,6 +125,8 @@ class _RowReader:
         self._columns = self._map_columns()
         for remark in table.form.remarks:
             notes.add(f"{table.file.name}: {remark}")
+        for folder in table.file.ignored_folders:
+            notes.add(f"the folder {folder!r} is not a column: a folder without '=' is between it and the files")
 
     @property
     def extras(self) -> tuple[str, ...]:

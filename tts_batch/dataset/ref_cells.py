@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,6 +22,7 @@ from tts_batch.records import RefAudio
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _WEB = re.compile("https?:", re.IGNORECASE)
+_MAX_RATE_HZ = 1 << 31
 _MAX_PATH_CHARS = 4096  # of Linux: what is longer is no path, but most likely base64
 
 
@@ -146,12 +146,12 @@ def _is_nothing(data: Any) -> bool:
 
 
 def _from_samples(array: Any, rate: Any) -> RefAudio:
-    if not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0 or rate != int(rate):
+    if not isinstance(rate, int | float) or not 0 < rate < _MAX_RATE_HZ or rate != int(rate):
         raise RowError("ref_unreadable", f"ref_audio's sampling_rate is {quote(rate)}: samples need theirs in hertz.")
     try:
         samples = np.asarray(array)
-    except ValueError as error:
-        raise RowError("ref_unreadable", f"ref_audio's array is ragged: {error}.") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RowError("ref_unreadable", f"ref_audio's array is not one of numbers: {error}.") from error
     if samples.dtype.kind not in "iuf":
         raise RowError("ref_unreadable", f"ref_audio's array holds {samples.dtype}, not numbers.")
     digest = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {int(rate)} ".encode())

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from tts_batch.config import JobConfig
+from tts_batch.dataset.carried import carried, encodable
 from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
 from tts_batch.dataset.columns import (
     AMBIGUOUS,
@@ -220,7 +221,7 @@ class _RowReader:
     def _extras(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         if not self._with_extras:
             return {}
-        return {_encodable(name): _encodable(cells[name]) for name in self._columns.extras if name in cells}
+        return {encodable(name): carried(cells[name]) for name in self._columns.extras if name in cells}
 
     def _check_folders(self, columns: Iterable[str]) -> None:
         """Raise UsageError for a column that a folder above the file is named after, too."""
@@ -270,13 +271,6 @@ class _RowReader:
         folders = {name: f"folder {name}={value}" for name, value in self._folder_values.items()}
         known = {ours: columns.ours[ours] for ours in COLUMNS if ours in columns.ours}
         return {ours: folders.get(name) or fields.get(name, name) for ours, name in known.items()}
-
-
-def _encodable(cell: Any) -> Any:
-    """A JSON string may hold half a surrogate pair, which no table can be written with: show it as U+FFFD."""
-    if isinstance(cell, str) and not cell.isascii():
-        return cell.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return cell
 
 
 def _speaker(cell: Any) -> str | None:

@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tts_batch.config import Format
+from tts_batch.choices import Format
 from tts_batch.engine.child import leave_signals_to_parent, wait_or_kill
 from tts_batch.engine.request import SpeechResult
 from tts_batch.ipc.pipe import Pipe

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tts_batch.config import CheckName
+from tts_batch.choices import CheckName
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import REASONS, Reason
 from tts_batch.records import Failure

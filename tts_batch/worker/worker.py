@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tts_batch.config import Format
+from tts_batch.choices import Format
 from tts_batch.engine.child import leave_signals_to_parent
 from tts_batch.engine.errors import EngineDiedError, EngineError
 from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest, SpeechResult

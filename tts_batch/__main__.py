@@ -1,4 +1,4 @@
-"""The `tts-batch` command, also `python -m tts_batch`: from its first moment on a signal has its exit status."""
+"""The `tts-batch` command, also `python -m tts_batch`: a signal has its exit status from the first moment on."""
 
 from __future__ import annotations
 
@@ -11,18 +11,28 @@ from tts_batch.errors import ExitStatus
 
 
 def main() -> int:
-    """Run the command line. A run handles signals itself, from its start to its end."""
+    """Run the command line and return its exit status. A run handles signals itself, from its start to its end."""
     signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGUSR1, _ask_to_stop)
     try:
+        from tts_batch.cli.streams import NO_READER, flush_stdout, prepare_streams
+
+        prepare_streams()
         from tts_batch.cli.main import main as run_command
 
-        return run_command()
-    except KeyboardInterrupt:  # while the commands were imported; within one, click has seen to it
+        status = run_command()
+        return status if flush_stdout() else NO_READER
+    except KeyboardInterrupt:  # while the commands were imported; within one, click handles it
         return ExitStatus.INTERRUPTED
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(ExitStatus.STOPPED)  # an exception would be lost in the import of a compiled module
+
+
+def _ask_to_stop(number: int, frame: FrameType | None) -> None:
+    """Treat the warning that Slurm sends before a time limit (--signal=USR1@120) as SIGTERM, whoever handles that."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

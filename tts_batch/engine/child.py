@@ -8,7 +8,7 @@ import subprocess
 
 def leave_signals_to_parent() -> None:
     """Ignore what asks a program to stop: it reaches the parent as well, which decides."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 

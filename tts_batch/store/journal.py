@@ -1,8 +1,9 @@
 """The journal: append-only JSONL segments, one writer each. It alone says what is done.
 
 OUT/journal/WORKER/RUN-START.jsonl holds one line for every row that ended, written after the row's audio is on disk
-under its final name. RUN counts the runs over this folder and START the starts of that worker, so that segments sorted
-by name are in the order of time, and the last line of a row is the one that holds.
+under its final name. RUN counts the runs over this folder and START the starts of that worker in the run. A worker
+whose clips are written by several processes has a segment for each of them, RUN-START-CLIP.jsonl. Sorted by these
+numbers, segments are in the order of time, and the last line of a row is the one that counts.
 """
 
 from __future__ import annotations
@@ -62,6 +63,20 @@ class Outcome:
     num_pieces: int = 1
     failed_attempts: tuple[dict[str, Any], ...] = ()  # what helps to understand them
 
+    def reopened(self) -> Outcome:
+        """Return the line that makes the row pending again; it keeps the seeds that were tried."""
+        return Outcome(
+            id=self.id,
+            fingerprint=self.fingerprint,
+            input_digest=self.input_digest,
+            status="pending",
+            reason=self.reason,
+            attempts=self.attempts,
+            seed=self.seed,
+            attempt_seeds=self.attempt_seeds,
+            failed_attempts=self.failed_attempts,
+        )
+
     def to_line(self) -> bytes:
         line = json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
         return line.encode("utf-8", "backslashreplace") + b"\n"  # half a character becomes its JSON escape
@@ -75,18 +90,50 @@ class Outcome:
         return cls(**values)
 
 
-def segment_path(journal: Path, worker: str, run: int, start: int) -> Path:
-    return journal / worker / f"{run:05d}-{start:03d}.jsonl"
+_SEGMENT_NAME = re.compile(r"(\d+)-(\d+)(?:-(\d+))?\.jsonl")
+
+
+def segment_path(journal: Path, worker: str, run: int, start: int, clip: int | None = None) -> Path:
+    """Return the path of the segment of a worker's `start`, from 1; with `clip`, of one of its clip processes.
+
+    A clip process that takes the place of another gets a greater number, so that its lines count as the later ones.
+    """
+    name = f"{run:05d}-{start:03d}" if clip is None else f"{run:05d}-{start:03d}-{clip}"
+    return journal / worker / f"{name}.jsonl"
 
 
 def list_segments(journal: Path, workers: str = "") -> list[Path]:
     """Return every segment, of workers whose names begin with `workers`, oldest first."""
-    return sorted(journal.glob(f"{workers}*/*.jsonl"), key=lambda path: (path.name, path.parent.name))
+    segments = (path for path in journal.glob(f"{workers}*/*.jsonl") if _SEGMENT_NAME.fullmatch(path.name))
+    return sorted(segments, key=lambda path: (_numbers(path), path.parent.name))
+
+
+def segments_of(journal: Path, worker: str, run: int, start: int) -> list[Path]:
+    """Return the segments of one start of a worker, oldest first: its own, and those of its clip processes."""
+    return [path for path in _segments_in(journal, worker) if _numbers(path)[:2] == (run, start)]
 
 
 def next_run(journal: Path) -> int:
     """Return the number of a run that starts now, from 1."""
-    return 1 + max((int(path.name.split("-")[0]) for path in list_segments(journal)), default=0)
+    return 1 + max((_numbers(path)[0] for path in list_segments(journal)), default=0)
+
+
+def next_start(journal: Path, worker: str, run: int) -> int:
+    """Return the number of a worker's next start in a run, from 1."""
+    starts = (_numbers(path)[1] for path in _segments_in(journal, worker) if _numbers(path)[0] == run)
+    return 1 + max(starts, default=0)
+
+
+def _segments_in(journal: Path, worker: str) -> list[Path]:
+    segments = (path for path in (journal / worker).glob("*.jsonl") if _SEGMENT_NAME.fullmatch(path.name))
+    return sorted(segments, key=_numbers)
+
+
+def _numbers(segment: Path) -> tuple[int, ...]:
+    """Return (run, start) or (run, start, clip process)."""
+    found = _SEGMENT_NAME.fullmatch(segment.name)
+    assert found is not None, segment
+    return tuple(int(number) for number in found.groups() if number is not None)
 
 
 class SegmentWriter:

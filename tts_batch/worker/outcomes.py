@@ -92,18 +92,3 @@ def killer_outcome(work_seeds: list[int], planned: PlannedRow, reason: Reason, m
         attempt_seeds=tuple(work_seeds),
         num_pieces=len(planned.pieces),
     )
-
-
-def reopened_outcome(last: Outcome) -> Outcome:
-    """Return the line that puts a row back among the pending ones; it remembers the seeds that were tried."""
-    return Outcome(
-        id=last.id,
-        fingerprint=last.fingerprint,
-        input_digest=last.input_digest,
-        status="pending",
-        reason=last.reason,
-        attempts=last.attempts,
-        seed=last.seed,
-        attempt_seeds=last.attempt_seeds,
-        failed_attempts=last.failed_attempts,
-    )

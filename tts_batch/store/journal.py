@@ -12,25 +12,26 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic_core import from_json
 
 from tts_batch.errors import Reason
+
+Status = Literal["ok", "failed", "pending"]
+_STATUSES = frozenset(get_args(Status))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one row ended: a line of the journal, and the part of its manifest row that only a run can know.
-
-    What the index needs stands first, so that a million lines are scanned without parsing each whole (`read_heads`).
-    """
+    """How one row ended: a line of the journal, and the part of its manifest row that only a run can know."""
 
     id: str
     fingerprint: str
     input_digest: str  # of the row alone, without the run's settings
-    status: Literal["ok", "failed", "pending"]  # pending: to be made again
+    status: Status  # pending: to be made again
     audio_bytes: int = 0
     codes_bytes: int = 0
     duration_s: float | None = None
@@ -78,13 +79,14 @@ class Outcome:
         )
 
     def to_line(self) -> bytes:
-        line = json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        line = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
         return line.encode("utf-8", "backslashreplace") + b"\n"  # half a character becomes its JSON escape
 
     @classmethod
     def from_line(cls, line: bytes) -> Outcome:
-        """Read one line back; raises ValueError, KeyError or TypeError when it is not whole."""
-        values = json.loads(line)
+        """Read one line back; raises ValueError, KeyError or TypeError when it is damaged."""
+        values = _parse(line)
         for name in ("attempt_seeds", "failed_attempts"):
             values[name] = tuple(values[name])
         return cls(**values)
@@ -170,38 +172,58 @@ def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-Head = tuple[int, str, str, str, str, int, int, float, str]
-"""Offset of the line; the row's id, fingerprint, input digest and status; bytes of audio and codes; the audio's seconds
-and suffix."""
+class Head(NamedTuple):
+    """The part of a line that the index keeps."""
 
-_HEAD = re.compile(
-    rb'\{"id":("(?:[^"\\]|\\.)*"),"fingerprint":"([^"\\]*)","input_digest":"([^"\\]*)","status":"(ok|failed|pending)",'
-    rb'"audio_bytes":(\d+),(?:"codes_bytes":(\d+),)?"duration_s":(null|[0-9.e+-]+),'
-    rb'"audio":(?:null|"[^"\\]*(\.[a-z0-9]+)"),.*\}\n'
-)
+    offset: int  # of the line in its segment, in bytes
+    row_id: str
+    fingerprint: str
+    input_digest: str
+    status: Status
+    audio_bytes: int
+    codes_bytes: int
+    duration_s: float
+    suffix: str  # of the audio file, as ".wav"; "" without one
 
 
 def read_heads(segment: Path) -> Iterator[Head]:
-    """Yield what the index needs of each whole line; a line whose head is damaged is left out."""
+    """Yield the head of each whole line; damaged lines are left out."""
     for offset, line in read_lines(segment):
-        if found := _HEAD.fullmatch(line):
-            row_id, fingerprint, digest, status, audio_bytes, codes_bytes, duration_s, suffix = found.groups()
-            with suppress(ValueError):  # what matches may still be no UTF-8, and no number
-                yield (
-                    offset,
-                    json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
-                    fingerprint.decode(),
-                    digest.decode(),
-                    status.decode(),
-                    int(audio_bytes),
-                    int(codes_bytes or 0),
-                    0.0 if duration_s == b"null" else float(duration_s),
-                    suffix.decode() if suffix else "",
-                )
+        try:
+            head = _head(offset, _parse(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+        if head.status in _STATUSES:
+            yield head
+
+
+def _head(offset: int, values: dict[str, Any]) -> Head:
+    audio = values["audio"]
+    return Head(
+        offset,
+        values["id"],
+        values["fingerprint"],
+        values["input_digest"],
+        values["status"],
+        values["audio_bytes"],
+        values.get("codes_bytes", 0),  # lines of the first versions have none
+        values["duration_s"] or 0.0,
+        audio[audio.rindex(".") :] if audio else "",
+    )
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        values = from_json(line, cache_strings="keys")  # nearly twice as fast as json
+    except ValueError:
+        values = json.loads(line)  # which reads half a character too
+    if not isinstance(values, dict):
+        raise ValueError("The line is not a JSON object.")
+    return values
 
 
 def read_outcomes(segment: Path) -> Iterator[Outcome]:
-    """Yield what a segment holds, without the lines that a crash has damaged."""
+    """Yield the outcomes of a segment; damaged lines are left out."""
     for _, line in read_lines(segment):
         try:
             yield Outcome.from_line(line)

@@ -34,8 +34,8 @@ from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.job import run_job
 from tts_batch.run.requests import engine_config, piece_seeds, request_fields
-from tts_batch.store.run_json import JobSummary
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.status import JobSummary
 from tts_batch.worker.checks import find_fault
 from tts_batch.worker.pieces import join, of_piece
 from tts_batch.worker.trim import trim

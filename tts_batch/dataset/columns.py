@@ -28,7 +28,7 @@ COLUMNS: tuple[str, ...] = (
 )
 
 # Names that other tools use and that can mean only one thing.
-_ALIASES: dict[str, tuple[str, ...]] = {
+ALIASES: dict[str, tuple[str, ...]] = {
     "id": ("utt", "utt_id", "utterance_id", "custom_id", "key", "__key__"),
     "text": ("input", "sentence", "transcript", "transcription", "normalized_text", "gen_text", "gt_text", "lines"),
     "language": ("lang", "lang_code", "language_type", "language_idx"),
@@ -38,7 +38,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "ref_text": ("prompt_text", "ref_transcript"),
     "x_vector_only": ("x_vector_only_mode", "xvec_only"),
 }
-_OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in _ALIASES.items() for alias in aliases}
+_OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in ALIASES.items() for alias in aliases}
 
 AMBIGUOUS: tuple[str, ...] = ("voice", "speaker_id")
 """A preset's name to some tools, a recording's path or a number to others: read by content."""

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from tts_batch.run.references import ReferenceSpool, Tails, reference_from
 
 from tts_batch.engine.request import Reference
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 from tts_batch.run import references
-from tts_batch.run.references import ReferenceSpool, Tails, reference_from
 
 TONE = (0.3 * np.sin(np.arange(48_000) / 10)).astype(np.float32)
 

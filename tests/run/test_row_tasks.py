@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tts_batch.run.requests import engine_config, start_message
 
 from tts_batch.config import build_config
 from tts_batch.plan.models import find_checkpoint
 from tts_batch.run.devices import Device
-from tts_batch.run.requests import engine_config, start_message
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,28 @@
-"""One place for a worker: its process, its channel, what it holds, and how it ended. Seen from the parent."""
+"""A worker as the parent sees it: its process, its channel, the rows assigned to it, and how it ended."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from tts_batch.ipc.channel import Channel, ChannelError, Message
+from tts_batch.ipc.messages import (
+    EngineReady,
+    FromWorker,
+    OpenEngine,
+    RowsProgress,
+    ToWorker,
+    WorkerClosing,
+    WorkerFailed,
+)
+from tts_batch.ipc.transport import Channel, TransportError
 from tts_batch.run.devices import Device
-from tts_batch.run.dispatch import Holding
+from tts_batch.run.dispatch import AssignedRows
 
 REAP_S = 10.0
 STARTS = 3  # of a first worker that a signal ends before its engine is open
@@ -22,42 +32,43 @@ _LIKELY = {
 }
 
 
-class Slot:
-    """A worker process may die in a slot and another take its place; the segment number counts the starts."""
+class WorkerProcess:
+    """A worker of one device. Its process may die and be started again; segments are named after the starts."""
 
     def __init__(self, journal: Path, name: str, device: Device) -> None:
         self.name = name
         self.folder = journal / name
         self.device = device
-        self.holding = Holding()
+        self.assigned = AssignedRows()
         self.starts = 0
-        self.deaths_in_a_row = 0  # without a row that ended, or was found guilty, between them
-        self.killers_in_a_row = 0  # guilty rows without one that ended between them
+        self.consecutive_deaths = 0  # without a row that ended, or a poison row, between them
+        self.consecutive_poison_rows = 0  # without a row that ended between them
         self.ever_ready = False
-        self.is_given_up = False
+        self.is_abandoned = False
         self.process: subprocess.Popen[bytes] | None = None
-        self.channel: Channel | None = None
+        self.channel: Channel[ToWorker, FromWorker] | None = None
         self._stuck: subprocess.Popen[bytes] | None = None
         self._reset()
 
     def _reset(self) -> None:
-        self.ready = self.told_end = self.said_bye = False
-        self.cause = ""  # why the parent ended it, or what it said before it broke
-        self.stalled = self.died_of_signal = False
+        self.is_ready = self.has_all_rows = self.is_closing = False
+        self.cause = ""  # why the parent ended it, or the error that it reported
+        self.has_stalled = self.died_of_signal = False
         self.last_sign = time.monotonic()
         self.killed_at: float | None = None
 
-    def start(self, segment: Path, start: Message) -> Channel:
-        """Start the worker program on a new segment."""
+    def start(self, opening: OpenEngine) -> Channel[ToWorker, FromWorker]:
+        """Start the worker program, which writes new segments."""
         self._reset()
         self.starts += 1
+        self.segments = opening.segments
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.segment = segment
-        self.channel, theirs = Channel.pair()
+        ours, theirs = socket.socketpair()
+        self.channel = Channel[ToWorker, FromWorker](ours, (EngineReady, RowsProgress, WorkerClosing, WorkerFailed))
         with theirs, (self.folder / "stderr.log").open("ab") as log:
             self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tts_batch.worker.worker", str(theirs.fileno())],
+                [sys.executable, "-m", "tts_batch.worker", str(theirs.fileno())],
                 env={**os.environ, **self.device.environment},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -65,17 +76,17 @@ class Slot:
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the parent alone
             )
-        self.send({**start, "segment": str(segment)})
+        self.send(opening)
         return self.channel
 
-    def send(self, message: Message) -> None:
-        """Send a message; a worker that cannot take it is ended. That one is gone, its channel tells."""
+    def send(self, message: ToWorker) -> None:
+        """Send a message; a worker that cannot take it is ended. One that is gone is noticed by its channel."""
         assert self.channel is not None
         try:
             self.channel.send(message)
         except ConnectionError:
             return
-        except (OSError, ChannelError) as error:
+        except (OSError, TransportError) as error:
             self.kill(self.cause or f"it did not take a message ({error})")
 
     def kill(self, cause: str = "") -> None:
@@ -97,24 +108,24 @@ class Slot:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is gone. Its channel tells, too, unless something that it started holds that open."""
+        """Whether the process is gone. Its channel ends with the last of its clip processes, which hold it open too."""
         return self.process is not None and self.process.poll() is not None
 
     @property
-    def is_closing(self) -> bool:
-        """Whether its worker has ended all rows and will get no more: it frees its device, and goes."""
-        return self.said_bye and self.told_end and not len(self.holding)
+    def is_done(self) -> bool:
+        """Whether it has ended all rows and gets no more: it frees its device, and exits."""
+        return self.is_closing and self.has_all_rows and not len(self.assigned)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether its process did not go away when it was killed: in a driver it may wait for a device for ever."""
+        """Whether its process did not end when it was killed: in a driver it may wait for a device for ever."""
         return self._stuck is not None
 
     def reap(self) -> str:
-        """Collect the process, which has closed its channel or will never, and say how it ended."""
+        """Collect the process, which has closed its channel or never will, and say how it ended."""
         assert self.process is not None and self.channel is not None
         try:
-            status = self.process.wait(REAP_S if self.said_bye else 1.0)
+            status = self.process.wait(REAP_S if self.is_closing else 1.0)
         except subprocess.TimeoutExpired:
             self.kill("it closed its channel and did not end")
             try:
@@ -125,17 +136,17 @@ class Slot:
         self.kill()  # children of the engine that outlived it
         self.channel.close()
         self.process = self.channel = None
-        stuck = f", and its process {self._stuck.pid} does not go away" if self._stuck else ""
+        stuck = f", and its process {self._stuck.pid} does not end" if self._stuck else ""
         return f"worker {self.name} {self._how(status)}{stuck}{self._last_lines()}"
 
     @property
     def cannot_start(self) -> bool:
-        """Whether its engine never opened, and not because somebody or the machine killed it once or twice."""
+        """Whether its engine never opened, though it was not merely killed once or twice from outside."""
         return not self.ever_ready and (not self.died_of_signal or self.starts >= STARTS)
 
     def _how(self, status: int) -> str:
         if self.cause:
-            return f"was ended: {self.cause}" if status < 0 else f"broke: {self.cause.rstrip('.')}"
+            return f"was ended: {self.cause}" if status < 0 else f"failed: {self.cause.rstrip('.')}"
         if status >= 0:
             return f"ended with status {status}"
         number = signal.Signals(-status)

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from tts_batch.run.slot import Slot
 
 from tts_batch.run.devices import Device
-from tts_batch.run.slot import Slot
 
 
 @pytest.mark.parametrize(

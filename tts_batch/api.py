@@ -39,8 +39,8 @@ from tts_batch.run.job import run_job
 from tts_batch.run.pool import Limits
 from tts_batch.run.row_tasks import clip_rules, engine_config, row_task
 from tts_batch.run.signals import StoppedEarlyError, StopSignals
-from tts_batch.store.run_json import JobSummary
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.status import JobSummary
 from tts_batch.worker.finish import FinishedClip, finish_clip
 from tts_batch.worker.references import Tails
 from tts_batch.worker.row_maker import RowMaker
@@ -165,7 +165,7 @@ class Synthesizer:
     """
 
     def __init__(self, model: str | None = None, **options: Unpack[JobOptions]) -> None:
-        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or does not open."""
+        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or cannot open."""
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
@@ -235,7 +235,11 @@ class Synthesizer:
                 maker.row_ended(task.row.id)
                 clips.append(_clip(under_way.pop(task.row.id), finished))
 
-        maker = RowMaker(self._engine_of(model), finish, Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit))
+        maker = RowMaker(
+            self._engine_of(model),
+            finish,
+            Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit),
+        )
         error: Exception | None = None
         source: Iterator[PlannedRow] | None = rows
         try:

@@ -31,8 +31,9 @@ from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
-from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
+from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.status import JobSummary, read_status, summarise
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 

@@ -164,12 +164,14 @@ class Synthesizer:
     at a time: it is not for several threads.
     """
 
-    def __init__(self, model: str | None = None, **options: Unpack[JobOptions]) -> None:
+    def __init__(self, model: str | None = None, /, **options: Unpack[JobOptions]) -> None:
         """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or cannot open."""
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
-        self._config = build_config({**options, "model": model, "data": ["rows"], "out": ".", "strict": True})
+        if model is not None:
+            options["model"] = model
+        self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
         self._tails = Tails()

@@ -16,7 +16,6 @@ import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.choices import Format
-from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Makes the tables beside it: hello.parquet, languages.parquet (not for `tiny`), clone.parquet (from a recording)."""
+"""Makes the tables in this folder: hello.parquet, languages.parquet (not for `tiny`), clone.parquet (cloning)."""
 
 import io
 from pathlib import Path
@@ -27,7 +27,7 @@ SAMPLE_RATE_HZ = 16_000
 
 
 def voice_like(seconds: float = 3.2) -> np.ndarray:
-    """A buzz with the formants of four vowels: enough of a voice to try cloning with. Float [samples]."""
+    """Return a buzz with the formants of four vowels, enough of a voice to try cloning with. Float [samples]."""
     t = np.arange(int(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
     phase = 2 * np.pi * np.cumsum(120 + 15 * np.sin(2 * np.pi * 1.5 * t)) / SAMPLE_RATE_HZ
     vowels = np.array([[730, 1090], [570, 840], [270, 2290], [300, 870]])[(t / seconds * 4).astype(int)]

@@ -1,4 +1,4 @@
-"""One model held open: single clips by `speak`, many by `stream`, each saved as it is finished."""
+"""One open model: single clips with `speak`, many with `stream`, each saved when it is finished."""
 
 import sys
 from pathlib import Path

@@ -72,6 +72,8 @@ def _needs_gpu(node: pytest.Item | pytest.Collector) -> bool:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Return a function that sets the fake engine for runs of this test, through the environment as workers read it."""
     monkeypatch.chdir(Path(__file__).parents[1])  # so that workers find tests.fake_engine
+    path = [str(Path(__file__).parent / "fakes"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))  # so that clip processes find sitecustomize
 
     def set_fake(**settings: Any) -> None:
         monkeypatch.setenv("FAKE_ENGINE", json.dumps({"state": str(tmp_path), **settings}))

@@ -1,36 +1,32 @@
 """A deterministic engine without a model, `--engine tests.fake_engine:create`, that fails in every way on demand.
 
 The environment variable FAKE_ENGINE holds JSON: {"slots": 4, "row_s": 0.0, "start_s": 0.0, "close_s": 0.0,
-"children": false, "fail_start": MESSAGE, "fail_generate": MESSAGE, "calls": FILE, "state": FOLDER,
-"full_after": NUMBER OF FILES, "fsync_s": 0.0, "mute": FILE, "edges_s": [HEAD, TAIL], "faults": {request id: fault}}.
-`calls` gets a line for every request pulled; `edges_s` is silence around each clip; `fsync_s` makes the disk slow; with
-`mute` the worker dies once, and leaves that file, between a journal line and the word to its parent.
-"endless" goes on until the row is cancelled, "deaf" ends as if it was not, "assert" breaks the device until the worker
-is another; "no_array" cannot be examined, and of "no_effective" no record can be made.
+"children": false, "fail_start": MESSAGE, "fail_step": MESSAGE, "takes_none": false, "calls": FILE, "state": FOLDER,
+"edges_s": [HEAD, TAIL], "faults": {request id: fault}}; tests/fakes/sitecustomize.py reads more of it.
+`calls` gets a line for every request; `edges_s` is silence around each clip; with `takes_none` it wants no request.
+"endless" goes on until the row is aborted, "deaf" ends as if it was not, "assert" breaks the device until the worker
+is another; "no_array" and "no_effective" do not keep to the contract; "overwritten" uses its buffer again.
 A fault that ends in "_once" strikes once for each row, remembered under `state`.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any
 
 import numpy as np
 
+from tts_batch.engine.errors import DuplicateRequest
 from tts_batch.engine.request import EngineConfig, SpeechRequest, SpeechResult
-from tts_batch.ipc.channel import Channel, Message
 
 SAMPLE_RATE_HZ = 24_000
 SAMPLES_PER_FRAME = 1_920
@@ -41,54 +37,11 @@ def create(config: EngineConfig) -> FakeEngine:
     if "fail_start" in settings:
         raise RuntimeError(settings["fail_start"])
     time.sleep(settings.get("start_s", 0.0))
-    if "full_after" in settings:
-        _fill_disk(settings["full_after"])
-    if "fsync_s" in settings:
-        _slow_disk(settings["fsync_s"])
-    if "mute" in settings:
-        _die_before_telling(Path(settings["mute"]))
     if settings.get("children"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
     engine = FakeEngine(settings)
     engine.info = engine.info | {"placement": config.placement, "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
     return engine
-
-
-def _fill_disk(num_files: int) -> None:
-    """Let the disk of this process have no room for the file after the first `num_files`."""
-    fsync, calls = os.fsync, count()
-
-    def full(descriptor: int) -> None:
-        if next(calls) == num_files:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    os.fsync = full
-
-
-def _slow_disk(fsync_s: float) -> None:
-    """Let every file of this process take its time until it is on the disk; folders take none."""
-    fsync = os.fsync
-
-    def slow(descriptor: int) -> None:
-        if S_ISREG(os.fstat(descriptor).st_mode):
-            time.sleep(fsync_s)
-        fsync(descriptor)
-
-    os.fsync = slow
-
-
-def _die_before_telling(mark: Path) -> None:
-    """Let this process die once between a journal line and the word to the parent."""
-    send = Channel.send
-
-    def mute(self: Channel, message: Message) -> None:
-        if message["type"] == "done" and not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        send(self, message)
-
-    Channel.send = mute  # type: ignore[method-assign]
 
 
 class FakeEngine:
@@ -100,40 +53,43 @@ class FakeEngine:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._faults: dict[str, str] = settings.get("faults", {})
-        self._cancelled: set[str] = set()
+        self._working: list[SpeechRequest] = []
+        self._aborted: set[str] = set()
         self._broken = False
-        self._late: list[SpeechResult] = []
-        self._held: list[SpeechResult] = []
+        self._held: list[SpeechResult] = []  # until the next one
+        self._late: list[SpeechResult] = []  # until nothing else is left
+        self._buffer = np.zeros(0, np.float32)
 
-    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
-        if "fail_generate" in self._settings:
-            raise RuntimeError(self._settings["fail_generate"])
-        source = iter(requests)
-        working: list[SpeechRequest] = []
-        more = True
-        while more or working:
-            while more and len(working) < self._settings.get("slots", 4):
-                try:
-                    request = next(source)
-                except StopIteration:
-                    more = False
-                    break
-                if request is None:
-                    break
-                self._note_call(request)
-                working.append(request)
-            if working:
-                time.sleep(self._settings.get("row_s", 0.0))
-                request = working.pop(0)
-                if self._faults.get(request.request_id) == "endless" and request.request_id not in self._cancelled:
-                    working.append(request)
-                else:
-                    yield from self._finish(request)
-        yield from self._held
-        yield from self._late
+    @property
+    def num_wanted(self) -> int:
+        return 0 if self._settings.get("takes_none") else max(0, self._settings.get("slots", 4) - len(self._working))
 
-    def cancel(self, request_id: str) -> None:
-        self._cancelled.add(request_id)
+    def add_request(self, request: SpeechRequest) -> None:
+        if any(other.request_id == request.request_id for other in self._working):
+            raise DuplicateRequest(request.request_id)
+        if "calls" in self._settings:
+            with open(self._settings["calls"], "ab", buffering=0) as file:
+                file.write(f"{request.request_id}\t{request.seed}\n".encode())
+        self._working.append(request)
+
+    def abort_request(self, request_id: str) -> None:
+        self._aborted.add(request_id)
+
+    def step(self, timeout_s: float) -> list[SpeechResult]:
+        if "fail_step" in self._settings:
+            raise RuntimeError(self._settings["fail_step"])
+        if not self._working:
+            late, self._late = self._held + self._late, []
+            self._held = []
+            if not late:
+                time.sleep(timeout_s)
+            return late
+        time.sleep(self._settings.get("row_s", 0.0))
+        request = self._working.pop(0)
+        if self._faults.get(request.request_id) == "endless" and request.request_id not in self._aborted:
+            self._working.append(request)
+            return []
+        return list(self._finish(request))
 
     def close(self) -> None:
         time.sleep(self._settings.get("close_s", 0.0))
@@ -141,9 +97,10 @@ class FakeEngine:
     def _finish(self, request: SpeechRequest) -> Iterator[SpeechResult]:
         good = speak(request)
         assert good.audio is not None
+        self._buffer[:] = 0.0
         if edges_s := self._settings.get("edges_s"):
             good = replace(good, audio=np.pad(good.audio, [round(edge_s * SAMPLE_RATE_HZ) for edge_s in edges_s]))
-        if request.request_id in self._cancelled and self._faults.get(request.request_id) != "deaf":
+        if request.request_id in self._aborted and self._faults.get(request.request_id) != "deaf":
             yield replace(good, audio=None, finish_reason="cancelled", eos=False)
             return
         fault = self._fault(request.request_id)
@@ -196,6 +153,10 @@ class FakeEngine:
                 yield replace(good, audio=good.audio.tolist())
             case "no_effective":
                 yield replace(good, effective=None)
+            case "overwritten":
+                self._buffer = good.audio
+                yield good
+                return
             case "strange":
                 yield replace(good, finish_reason="done")
             case "error":
@@ -224,11 +185,6 @@ class FakeEngine:
                 return ""
             mark.touch()
         return fault.removesuffix("_once")
-
-    def _note_call(self, request: SpeechRequest) -> None:
-        if "calls" in self._settings:
-            with open(self._settings["calls"], "ab", buffering=0) as file:
-                file.write(f"{request.request_id}\t{request.seed}\n".encode())
 
 
 def speak(request: SpeechRequest) -> SpeechResult:

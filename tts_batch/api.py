@@ -1,17 +1,19 @@
-"""The notebook door: `synth` goes the command line's way; a `Synthesizer` holds one engine open in this process."""
+"""The Python API: `synth` runs a table as the command line does; a `Synthesizer` holds one engine in this process."""
 
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -19,54 +21,76 @@ import pyarrow.parquet as pq
 import soundfile
 
 from tts_batch.clip import Clip
-from tts_batch.config import JobConfig, build_config
+from tts_batch.config import JobConfig, JobOptions, build_config
 from tts_batch.dataset.audio import load_reference
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_tables
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.registry import open_engine
-from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference, SpeechRequest, SpeechResult
-from tts_batch.errors import CannotContinueError, RowError, UsageError
+from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference
+from tts_batch.errors import CannotContinueError, ExitStatus, RowError, UsageError
+from tts_batch.ipc.messages import ClipRules, ClipTask, Deadlines, EngineLabels
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.planner import make_fetcher
 from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.job import run_job
-from tts_batch.run.requests import engine_config, piece_seeds, request_fields
-from tts_batch.store.run_json import JobSummary
+from tts_batch.run.pool import Limits
+from tts_batch.run.row_tasks import clip_rules, engine_config, row_task
+from tts_batch.run.signals import StoppedEarlyError, StopSignals
 from tts_batch.store.schema import FAILURES, MANIFEST
-from tts_batch.worker.checks import find_fault
-from tts_batch.worker.pieces import join, of_piece
-from tts_batch.worker.trim import trim
+from tts_batch.store.status import JobSummary
+from tts_batch.worker.finish import FinishedClip, finish_clip
+from tts_batch.worker.references import Tails
+from tts_batch.worker.row_maker import RowMaker
+from tts_batch.worker.rows import ActiveRow
+from tts_batch.worker.sound import Tail
 
 __all__ = ["Clip", "SynthResult", "Synthesizer", "synth"]
 
+Done = TypeVar("Done")
+
+STEP_S = 0.05  # until rows are looked for again that may have come meanwhile
+DROP_S = 10.0  # for an engine to end what is aborted
+_LIMITS = Limits()
 _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
-    {"data", "out", "limit", "shard", "launcher", "gpus", "attempts", "takes", "retry_changes_seed"}
-    | {"row_time_limit", "checks", "redo", "strict"}
+    {"data", "out", "limit", "shard", "launcher", "gpus", "takes", "redo", "strict"}
     | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
 )
 
 
-def synth(table: Any, *, out: str | os.PathLike[str], **options: Any) -> SynthResult:
-    """Make the clips of a table, or go on with them: `tts-batch synth` with the same options, as keywords.
+def synth(
+    table: Any, *, out: str | os.PathLike[str], config: JobConfig | None = None, **options: Unpack[JobOptions]
+) -> SynthResult:
+    """Make the clips of a table, or resume: `tts-batch synth` with the same options, as keywords.
 
     `table` is a path (or several), a list of dicts, a pyarrow table or a pandas frame. What has no path is written
-    into the run folder first. The same call again resumes. Works in scripts without a `__main__` guard, in notebooks
-    and inside a running event loop; it blocks until the run has ended.
+    into the run folder first. The same call again resumes. `config` gives all options at once; keywords win. Works in
+    scripts without a `__main__` guard, in notebooks and inside a running event loop; it blocks until the run has ended.
 
-    Raises UsageError and CannotContinueError. Rows that fail do not raise: see `SynthResult.failures`.
+    Raises UsageError and CannotContinueError, and KeyboardInterrupt once an interrupted run has stopped cleanly. Rows
+    that fail do not raise: see `SynthResult.failures`.
     """
     folder = Path(out)
     paths = _paths(table)
-    config = build_config({**options, "out": folder, "data": paths or [str(folder)]})
+    given = config.model_dump(exclude_unset=True) if config is not None else {}
+    job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
     if not paths:
-        written = write_table(as_arrow(table), folder, config.map)
-        config = config.model_copy(update={"data": (str(written),)})
-    return SynthResult(run_job(config))
+        written = write_table(as_arrow(table), folder, job.map)
+        job = job.model_copy(update={"data": (str(written),)})
+    stop = StopSignals()
+    try:
+        summary = run_job(job, stop=stop)
+    except StoppedEarlyError:
+        if stop.signal_number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+    if stop.signal_number == signal.SIGINT:
+        raise KeyboardInterrupt
+    return SynthResult(summary)
 
 
 def _paths(table: Any) -> list[str]:
@@ -94,7 +118,18 @@ class SynthResult:
         return self.summary.failed
 
     @property
+    def pending(self) -> int:
+        """Rows that are still to be made: the run was stopped."""
+        return self.summary.pending
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row has ended, ok or failed."""
+        return self.summary.exit_status in (ExitStatus.OK, ExitStatus.SOME_FAILED)
+
+    @property
     def out(self) -> Path:
+        """The run folder."""
         return self.summary.out
 
     def manifest(self) -> pa.Table:
@@ -129,14 +164,17 @@ class Synthesizer:
     at a time: it is not for several threads.
     """
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
-        """Raises UsageError for a useless option, CannotContinueError when the model cannot be had or opened."""
+    def __init__(self, model: str | None = None, /, **options: Unpack[JobOptions]) -> None:
+        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or cannot open."""
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
-        self._config = build_config({**options, "model": model, "data": ["rows"], "out": ".", "strict": True})
+        if model is not None:
+            options["model"] = model
+        self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
+        self._tails = Tails()
         self._models = Models(self._config)
         self._fetcher = make_fetcher(self._config)
         for group in self._models.groups.values():
@@ -161,7 +199,7 @@ class Synthesizer:
 
         `ref_audio` is a path, the bytes of a file, or (samples, sample rate). Without a `seed` the same call gives
         the same clip. Raises UsageError for a column that a table cannot have and when this is closed, RowError when
-        the clip cannot be made, CannotContinueError when the engine breaks.
+        the clip cannot be made, CannotContinueError when the engine fails.
         """
         (clip,) = self.stream([{"text": text, **columns}])
         if clip.failure is not None:
@@ -171,9 +209,9 @@ class Synthesizer:
     def stream(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Clip]:
         """Make a clip of every row and yield each as soon as it is finished, so not in the rows' order.
 
-        `rows` may be endless: they are taken only as the engine has room, on its thread. A row that cannot be made
+        `rows` may be endless: they are taken only as the engine has room, on this thread. A row that cannot be made
         comes back as a clip with a `failure`. Leaving the loop drops what is under way. Raises UsageError as `speak`
-        does, and CannotContinueError when the engine breaks.
+        does, and CannotContinueError when the engine fails.
         """
         table = RowsTable(rows)
         if not table.columns:
@@ -186,55 +224,83 @@ class Synthesizer:
 
     def _make(self, model: ModelGroup, rows: Iterator[PlannedRow]) -> Iterator[Clip]:
         """Make rows of one model. Those that failed in the plan are passed on between the others."""
-        under_way: dict[str, _Speaking] = {}  # request id → row
-        failed: deque[PlannedRow] = deque()
-        broken: list[Exception] = []
+        under_way: dict[str, PlannedRow] = {}
+        clips: deque[Clip] = deque()
+        rules, labels = clip_rules(self._config, model), EngineLabels(model=model.name, engine=self._config.engine)
 
-        def requests() -> Iterator[SpeechRequest]:
-            try:
-                for planned in rows:
-                    if planned.row.failure is not None:
-                        failed.append(planned)
-                        continue
-                    row = _Speaking(planned, self._config)
-                    for request in row.requests:
-                        if not row.has_ended:
-                            under_way[request.request_id] = row
-                            yield request
-            except Exception as error:  # of the caller's iterator: no fault of the engine's
-                broken.append(error)
+        def finish(task: ClipTask) -> None:
+            planned = under_way[task.row.id]
+            finished = finish_clip(task, rules, labels, self._tail(planned, rules))
+            if finished.retry is not None:
+                maker.retry(finished.retry)
+            else:
+                maker.row_ended(task.row.id)
+                clips.append(_clip(under_way.pop(task.row.id), finished))
 
-        engine = self._engine_of(model)
-        results = self._generate(model, requests())
+        maker = RowMaker(
+            self._engine_of(model),
+            finish,
+            Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit),
+        )
+        error: Exception | None = None
+        source: Iterator[PlannedRow] | None = rows
         try:
-            for result in results:
-                yield from _failed_clips(failed)
-                row = under_way.pop(result.request_id, None)
-                if row is not None and (clip := row.receive(result)) is not None:
-                    for request in row.requests:  # of a row that failed: what else of it is under way
-                        if under_way.pop(request.request_id, None):
-                            engine.cancel(request.request_id)
-                    yield clip
+            while source is not None or maker.has_rows or clips:
+                while source is not None and not clips and self._computes(model, lambda: maker.wants_rows):
+                    try:
+                        planned = next(source, None)
+                    except Exception as caught:  # of the caller's iterator: what is under way is finished first
+                        planned, error = None, caught
+                    if planned is None:
+                        source = None
+                    elif planned.row.failure is not None:
+                        clips.append(_failed_clip(planned))
+                    else:
+                        under_way[planned.row.id] = planned
+                        maker.add(ActiveRow(row_task(planned, self._config, None), _reference(planned)))
+                self._computes(model, maker.feed)
+                if maker.has_rows:
+                    self._computes(model, lambda: maker.step(0.0 if clips else STEP_S))
+                while clips:
+                    yield clips.popleft()
         finally:
-            results.close()  # what is under way is dropped now, not when it is collected
-        yield from _failed_clips(failed)
-        if broken:
-            raise broken[0]
-        for row in dict.fromkeys(under_way.values()):
-            if not row.has_ended:
-                message = "The engine ended without a result for this row."
-                yield _failed_clip(row.planned, Failure("engine_error", message))
+            self._drop(model, maker)
+        if error is not None:
+            raise error
 
-    def _generate(self, model: ModelGroup, requests: Iterator[SpeechRequest]) -> Generator[SpeechResult, None, None]:
-        """Yield the engine's results. One that raises is dead: another takes its place at the next call."""
-        engine = self._engine_of(model)
+    def _tail(self, planned: PlannedRow, rules: ClipRules) -> Tail | None:
+        """The end of a row's reference, where a clip is searched for it."""
+        row, key = planned.row, planned.reference_key
+        if row.ref_audio is None or key is None or row.x_vector_only or rules.limits.ref_correlation is None:
+            return None
+        return self._tails.find(key, partial(load_reference, row.ref_audio))
+
+    def _computes(self, model: ModelGroup, work: Callable[[], Done]) -> Done:
+        """Do what needs the engine. One that raises is dead: another takes its place at the next call."""
         try:
-            yield from engine.generate(requests)
+            return work()
         except Exception as error:
-            del self._engines[model.task]
+            self._discard_engine(model)
+            raise CannotContinueError(f"The engine failed ({error}); the next call opens another.") from error
+
+    def _drop(self, model: ModelGroup, maker: RowMaker) -> None:
+        """Drop what is under way, so that the next call finds an idle engine, or opens another."""
+        deadline_s = time.monotonic() + DROP_S
+        try:
+            maker.drop_unfinished()
+            while maker.is_engine_busy and model.task in self._engines:
+                if time.monotonic() > deadline_s:
+                    self._discard_engine(model)
+                    return
+                maker.step(STEP_S)
+        except Exception:  # it is dead, and nobody waits for it
+            self._discard_engine(model)
+
+    def _discard_engine(self, model: ModelGroup) -> None:
+        engine = self._engines.pop(model.task, None)
+        if engine is not None:
             with suppress(Exception):
                 engine.close()
-            raise CannotContinueError(f"The engine broke ({error}); the next call opens another.") from error
 
     def _engine_of(self, model: ModelGroup) -> Engine:
         if self._closed:
@@ -260,55 +326,23 @@ def _by_model(rows: Iterator[PlannedRow]) -> Iterator[tuple[ModelGroup | None, I
     return groupby(rows, model_of)
 
 
-class _Speaking:
-    """A row under way: its requests, one for each piece of its text, and their results as they come."""
-
-    def __init__(self, planned: PlannedRow, config: JobConfig) -> None:
-        self.planned = planned
-        self.requests = [_request(planned, number, config) for number in range(len(planned.pieces))]
-        self.has_ended = False
-        self._config = config
-        self._results: dict[str, SpeechResult] = {}
-
-    def receive(self, result: SpeechResult) -> Clip | None:
-        """Return the clip when this was the last piece of it, or one that failed."""
-        if self.has_ended:
-            return None
-        if self._config.trim:
-            result, _ = trim(result, self._config.trim_margin_s)
-        (number,) = (at for at, request in enumerate(self.requests) if request.request_id == result.request_id)
-        failure = find_fault(result, self.requests[number].max_frames)
-        self._results[result.request_id] = result
-        if failure is None and len(self._results) < len(self.requests):
-            return None
-        self.has_ended = True
-        if self.planned.is_split and failure is not None:
-            failure = of_piece(failure, number, len(self.requests))
-        elif self.planned.is_split:
-            in_order = [self._results[request.request_id] for request in self.requests]
-            result = join(in_order, self._config.split_pause_s)
-            failure = find_fault(result, self.planned.max_frames)
-        return self._clip(result, failure)
-
-    def _clip(self, result: SpeechResult, failure: Failure | None) -> Clip:
-        audio = result.audio if failure is None and result.audio is not None else _NO_AUDIO
-        row, seed = self.planned.row, self.planned.seed
-        return Clip(row.id, row.text, audio, result.sample_rate, seed, result.num_frames, result.effective, failure)
+def _reference(planned: PlannedRow) -> Reference | None:
+    row, key = planned.row, planned.reference_key
+    if row.ref_audio is None or key is None:
+        return None
+    return Reference(key, partial(load_reference, row.ref_audio), row.ref_text)
 
 
-def _request(planned: PlannedRow, number: int, config: JobConfig) -> SpeechRequest:
-    row, reference = planned.row, None
-    if row.ref_audio is not None and planned.reference_key is not None:
-        reference = Reference(planned.reference_key, partial(load_reference, row.ref_audio), row.ref_text)
-    fields, seed = request_fields(planned, number), piece_seeds(planned, number, config)[0]
-    return SpeechRequest(**fields, seed=seed, sampling=planned.sampling, reference=reference)
-
-
-def _failed_clips(failed: deque[PlannedRow]) -> Iterator[Clip]:
-    while failed:
-        yield _failed_clip(failed.popleft())
-
-
-def _failed_clip(planned: PlannedRow, failure: Failure | None = None) -> Clip:
+def _clip(planned: PlannedRow, finished: FinishedClip) -> Clip:
+    outcome, result = finished.outcome, finished.result
+    assert outcome is not None
+    if outcome.reason is not None:
+        return _failed_clip(planned, Failure(outcome.reason, outcome.message or ""), seed=outcome.seed)
+    assert result is not None and result.audio is not None, "a row without a reason to fail is a clip"
     row = planned.row
-    return Clip(row.id, row.text, _NO_AUDIO, SAMPLE_RATE_HZ, failure=failure or row.failure)
+    return Clip(row.id, row.text, result.audio, result.sample_rate, outcome.seed, result.num_frames, result.effective)
+
+
+def _failed_clip(planned: PlannedRow, failure: Failure | None = None, seed: int | None = None) -> Clip:
+    row = planned.row
+    return Clip(row.id, row.text, _NO_AUDIO, SAMPLE_RATE_HZ, seed, failure=failure or row.failure)

@@ -1,4 +1,4 @@
-"""What the READMEs tell a reader to type is typed here, in order, in a folder that holds only the examples."""
+"""Every command and program in the documents runs, in order, in a folder that has only the examples and recipes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import ROOT, code_blocks
+from tests.docs.markdown import DOCS, ROOT, code_blocks
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "recipes").glob("*/README.md"))]
+PAGES = [README, *sorted(DOCS.glob("*.md")), *sorted((ROOT / "recipes").glob("*/README.md"))]
 RUN = {page: [block for block in code_blocks(page) if block[0] in {"bash", "python"}] for page in PAGES}
 RUNNABLE = [page for page in PAGES if RUN[page]]  # a recipe for GPUs has only "sh" blocks
 
@@ -40,18 +40,22 @@ def test_the_blocks_of_a_page_run(page: Path, clone: Path) -> None:
 
 
 def test_the_first_pages_are_among_those() -> None:
-    assert {README, ROOT / "recipes" / "first_job" / "README.md"} <= set(RUNNABLE)
+    assert {README, DOCS / "tables.md", ROOT / "recipes" / "first_job" / "README.md"} <= set(RUNNABLE)
 
 
-def test_the_first_two_commands_do_everything() -> None:
-    """Installing cannot run inside a test; .ci/run installs, and the rest of both commands is run here and there."""
-    (first, second) = [code.strip() for language, code in code_blocks(README) if language == "sh"][:2]
-    install, _, use = first.partition(" && ")
-    assert install == "pip install -e ."
-    assert any(use in code.splitlines() for language, code in code_blocks(README) if language == "bash")
-    install, _, test = second.partition(" && ")
-    assert install == 'pip install -e ".[test]"'
-    assert re.search(rf"^{re.escape(test)}\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+def test_the_readme_begins_with_installing_and_a_first_run() -> None:
+    """Installing cannot run inside a test; .ci/run does it."""
+    commands = [code.strip() for language, code in code_blocks(README) if language in {"sh", "bash"}][:2]
+    assert commands == ["pip install -e .", "tts-batch synth examples/hello.parquet --out wavs/ --model tiny"]
+
+
+def test_the_test_command_of_the_readme_is_that_of_ci() -> None:
+    (extra, command) = re.findall(
+        r'`pip install -e "\.\[(\w+)\]" && (pytest[^`]*)`', README.read_text(encoding="utf-8")
+    )[0]
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(rf"^{re.escape(command)}( *#.*)?$", ci, re.MULTILINE)
+    assert re.search(rf'^pip install .*-e "\.\[.*\b{extra}\b.*\]"$', ci, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))

@@ -14,7 +14,7 @@ def run(mode: str) -> None:
         progress.start_clock()
         for failed in (False, True, False):
             progress.end(2.0, failed=failed)
-        progress.say("a sentence")
+        progress.info("a sentence")
 
 
 def test_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

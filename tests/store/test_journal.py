@@ -10,16 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tts_batch.store import journal
+from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import (
     Outcome,
     SegmentWriter,
     list_segments,
     mend,
     next_run,
+    next_start,
     read_heads,
     read_lines,
     read_outcomes,
     segment_path,
+    segments_of,
 )
 
 outcomes = st.builds(
@@ -93,6 +96,33 @@ def test_a_cut_anywhere_loses_the_torn_line_alone(written: list[Outcome], data: 
         assert list(read_outcomes(path)) == written[:left]
 
 
+def test_a_reopened_row_is_pending_and_keeps_the_seeds_that_were_tried() -> None:
+    failed = Outcome(
+        "a",
+        "f",
+        "i",
+        "failed",
+        reason="stalled",
+        message="slow",
+        attempts=2,
+        seed=9,
+        attempt_seeds=(8, 9),
+        failed_attempts=({"attempt": 1},),
+        model="tiny",
+    )
+    assert failed.reopened() == Outcome(
+        "a",
+        "f",
+        "i",
+        "pending",
+        reason="stalled",
+        attempts=2,
+        seed=9,
+        attempt_seeds=(8, 9),
+        failed_attempts=({"attempt": 1},),
+    )
+
+
 def test_damage_in_the_middle_loses_the_damaged_line_alone(tmp_path: Path) -> None:
     path = segment_path(tmp_path, "w0", 1, 1)
     writer = SegmentWriter(path)
@@ -130,6 +160,43 @@ def test_segments_are_in_the_order_of_time(tmp_path: Path) -> None:
     named = [f"{path.parent.name}/{path.stem}" for path in list_segments(tmp_path)]
     assert named == ["w9/00001-001", "w1/00002-001", "w0/00002-002", "w0/00010-001"]
     assert next_run(tmp_path) == 11
+
+
+def test_segments_of_clip_processes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    written = [
+        segment_path(tmp_path, "w0", 1, 1),
+        segment_path(tmp_path, "w0", 1, 2, 1),
+        segment_path(tmp_path, "w1", 1, 2, 1),
+        segment_path(tmp_path, "w0", 1, 2, 2),
+        segment_path(tmp_path, "w0", 1, 2, 10),
+        segment_path(tmp_path, "w10", 1, 11, 0),
+        segment_path(tmp_path, "w0", 100_000, 1, 0),
+        segment_path(tmp_path, "w1", 100_000, 1),
+    ]
+    for path in reversed(written):
+        SegmentWriter(path).close()
+    (tmp_path / "w0" / "notes.jsonl").touch()  # not a segment
+    assert [path.name for path in written[:2]] == ["00001-001.jsonl", "00001-002-1.jsonl"]
+    assert list_segments(tmp_path) == [*written[:6], written[7], written[6]]
+    assert segments_of(tmp_path, "w0", 1, 2) == [written[1], written[3], written[4]]
+    assert segments_of(tmp_path, "w1", 1, 1) == []
+    assert next_run(tmp_path) == 100_001
+    assert [next_start(tmp_path, worker, 1) for worker in ("w0", "w1", "w2", "w10")] == [3, 3, 1, 12]
+    assert next_start(tmp_path, "w0", 2) == 1
+
+
+def test_the_segments_of_clip_processes_are_mended_and_the_greater_number_counts(tmp_path: Path) -> None:
+    for clip, message in ((2, "later"), (1, "earlier")):
+        writer = SegmentWriter(segment_path(tmp_path / "journal", "w0", 1, 1, clip))
+        writer.append([Outcome("a", "f", "i", "failed", message=message)])
+        writer.close()
+    torn = segment_path(tmp_path / "journal", "w0", 1, 1, 2)
+    torn.write_bytes(torn.read_bytes() + b'{"id":"torn')
+    assert mend(tmp_path / "journal") == 1
+    assert [outcome.message for outcome in read_outcomes(torn)] == ["later"]
+    last = JournalIndex(tmp_path).last_line("a")
+    assert last is not None
+    assert last.message == "later"
 
 
 def test_a_segment_has_one_writer(tmp_path: Path) -> None:

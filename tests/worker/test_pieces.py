@@ -31,11 +31,11 @@ from tests.run.support import (
 )
 from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.errors import UsageError
+from tts_batch.ipc.messages import CheckLimits
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
 from tts_batch.run.job import Limits, run_job
 from tts_batch.store.clips import clip_path
-from tts_batch.worker.checks import CheckLimits
 from tts_batch.worker.pieces import examine_joined, join, piece_id
 
 Fake = Callable[..., None]

@@ -14,7 +14,7 @@ def status(out: str, as_json: bool) -> None:
     """Show how far the run in DIR is. Safe while it runs."""
     from pathlib import Path
 
-    from tts_batch.store.run_json import read_status
+    from tts_batch.store.status import read_status
 
     facts = read_status(Path(out))
     if as_json:

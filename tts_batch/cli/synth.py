@@ -12,7 +12,7 @@ from tts_batch.cli.recipe import read_job, recipe_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
-    from tts_batch.store.run_json import JobSummary
+    from tts_batch.store.status import JobSummary
 
 
 @click.command(cls=JobCommand)

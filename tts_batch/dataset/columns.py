@@ -28,7 +28,7 @@ COLUMNS: tuple[str, ...] = (
 )
 
 # Names that other tools use and that can mean only one thing.
-_ALIASES: dict[str, tuple[str, ...]] = {
+ALIASES: dict[str, tuple[str, ...]] = {
     "id": ("utt", "utt_id", "utterance_id", "custom_id", "key", "__key__"),
     "text": ("input", "sentence", "transcript", "transcription", "normalized_text", "gen_text", "gt_text", "lines"),
     "language": ("lang", "lang_code", "language_type", "language_idx"),
@@ -38,7 +38,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "ref_text": ("prompt_text", "ref_transcript"),
     "x_vector_only": ("x_vector_only_mode", "xvec_only"),
 }
-_OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in _ALIASES.items() for alias in aliases}
+_OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in ALIASES.items() for alias in aliases}
 
 AMBIGUOUS: tuple[str, ...] = ("voice", "speaker_id")
 """A preset's name to some tools, a recording's path or a number to others: read by content."""
@@ -94,7 +94,7 @@ def map_columns(
     extras = tuple(name for name in names if name not in taken)
     if "text" not in ours:
         raise UsageError(_no_text(names, table))
-    _remark_unknown(extras, ours, strict=strict, table=table, notes=notes)
+    _note_unknown(extras, ours, strict=strict, table=table, notes=notes)
     return ColumnMap(ours, extras)
 
 
@@ -155,10 +155,10 @@ def _meaning_by_content(value: Any) -> str | None:
     return "ref_audio" if PurePath(value).suffix.casefold() in _AUDIO_SUFFIXES else None
 
 
-def _remark_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+def _note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
     if strict and extras:
-        told = ", ".join(_with_hint(name, ours) for name in extras)
-        raise UsageError(f"{table}: unknown column {told}; the known ones are {', '.join(COLUMNS)}.")
+        listed = ", ".join(_with_hint(name, ours) for name in extras)
+        raise UsageError(f"{table}: unknown column {listed}; the known ones are {', '.join(COLUMNS)}.")
     for name in extras:
         near = _near_miss(name, ours)
         if near:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tts_batch.dataset.audio import load_reference
 from tts_batch.errors import RowError
-from tts_batch.plan.rows import CheckedRow
+from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Failure, RefAudio
 
 
@@ -21,7 +21,7 @@ class ReferenceDecoder:
         """Distinct references so far."""
         return len(self._found)
 
-    def check(self, checked: CheckedRow) -> CheckedRow:
+    def check(self, checked: PlannedRow) -> PlannedRow:
         """Return the row, failed where its reference cannot be decoded or is no voice."""
         reference, key = checked.row.ref_audio, checked.reference_key
         if reference is None or key is None:
@@ -29,7 +29,7 @@ class ReferenceDecoder:
         if key not in self._found:
             self._found[key] = _decode(reference)
         failure = self._found[key]
-        return checked if failure is None else CheckedRow(replace(checked.row, failure=failure))
+        return checked if failure is None else PlannedRow(replace(checked.row, failure=failure))
 
 
 def _decode(reference: RefAudio) -> Failure | None:

@@ -10,7 +10,7 @@ from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
 from tts_batch.plan.estimate import MeasuredSpeed, cache_bytes, speed_of, weights_bytes
 from tts_batch.plan.fingerprint import run_fingerprint
 from tts_batch.plan.models import ModelGroup
-from tts_batch.plan.rows import CheckedRow
+from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
 
 
@@ -26,7 +26,7 @@ class GroupTotals:
     budget_frames: int = 0
     prompt_positions: int = 0
 
-    def add(self, checked: CheckedRow, *, mine: bool = True) -> None:
+    def add(self, checked: PlannedRow, *, mine: bool = True) -> None:
         """Count a row of the group; `mine`: it belongs to the run's shard."""
         self.num_rows += 1
         self.num_mine += mine

@@ -1,7 +1,7 @@
-"""Which row is where between the plan and its end. Pure bookkeeping: no processes, no clocks, no files.
+"""Which row is assigned where, between the plan and its end. Pure bookkeeping: no processes, no clocks, no files.
 
-A row that kills workers is found: what was in an engine's hands at two deaths runs alone, after everything else, and
-the row that is alone at two deaths fails. Its neighbours only run again.
+A poison row, which kills workers, is found: what an engine had at two deaths runs alone, after everything else, and the
+row that is alone at two deaths fails. The others only run again.
 """
 
 from __future__ import annotations
@@ -11,54 +11,45 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from tts_batch.ipc.channel import Message
-
-if TYPE_CHECKING:
-    from tts_batch.plan.rows import PlannedRow
+from tts_batch.ipc.messages import RowTask
 
 MESSAGE_ROWS = 64  # sent together, and to a worker whose engine is not yet open
 DEATHS_BEFORE_ALONE = 2
-DEATHS_ALONE = 2  # one may be anybody's: a machine short of memory, an operator
+DEATHS_ALONE = 2  # one may have another cause: a machine short of memory, an operator
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    """A row to make, the message that asks a worker for it, and how many workers died with it in hand."""
+class DispatchedRow:
+    """A row to synthesise, and how many workers died while their engine had it."""
 
-    planned: PlannedRow
-    message: Message
+    task: RowTask
     deaths: int = 0
-    deaths_alone: int = 0  # of them, with nothing else in hand
+    deaths_alone: int = 0  # of them, while it had nothing else
 
     @property
     def id(self) -> str:
-        return self.planned.row.id
-
-    @property
-    def seeds(self) -> list[int]:
-        """Of the attempts so far and the one that a worker begins with."""
-        return [*self.message["tried"], self.message["pieces"][0]["seeds"][0]]
+        return self.task.id
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
-    """What one worker has: rows sent to it, oldest first, and among them those that its engine has pulled."""
+class AssignedRows:
+    """What one worker has: rows that wait for its engine, oldest first, and rows that the engine has begun."""
 
-    queued: dict[str, Work] = field(default_factory=dict)
-    in_flight: dict[str, Work] = field(default_factory=dict)
+    queued: dict[str, DispatchedRow] = field(default_factory=dict)
+    in_flight: dict[str, DispatchedRow] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.queued) + len(self.in_flight)
 
-    def pull(self) -> None:
-        """The engine took the oldest queued row."""
-        row_id = next(iter(self.queued))
-        self.in_flight[row_id] = self.queued.pop(row_id)
+    def begin(self, row_id: str) -> None:
+        """The engine has begun the row. An id that does not wait here is ignored."""
+        row = self.queued.pop(row_id, None)
+        if row is not None:
+            self.in_flight[row_id] = row
 
-    def end(self, row_id: str) -> Work | None:
-        """The row ended; None when this worker did not hold it."""
+    def end(self, row_id: str) -> DispatchedRow | None:
+        """The row ended; None when this worker did not have it."""
         return self.in_flight.pop(row_id, None) or self.queued.pop(row_id, None)
 
     @property
@@ -66,92 +57,92 @@ class Holding:
         """Whether the one row that it has is under suspicion: such a row comes alone, and nothing comes to it."""
         if len(self) != 1:
             return False
-        (work,) = (*self.queued.values(), *self.in_flight.values())
-        return work.deaths >= DEATHS_BEFORE_ALONE
+        (row,) = (*self.queued.values(), *self.in_flight.values())
+        return row.deaths >= DEATHS_BEFORE_ALONE
 
 
-def find_room(mine: Holding, holdings: Sequence[Holding], left: int, most: int) -> int:
-    """Return how many of `left` rows to send to the worker that has `mine`; `holdings` are those of all workers.
+def find_room(mine: AssignedRows, all_assigned: Sequence[AssignedRows], left: int, most: int) -> int:
+    """Return how many of `left` rows to send to the worker that has `mine`; `all_assigned` are those of all workers.
 
     Ahead of its engine a worker has at most `most` rows, and beside others half its share of those left: so one that
-    is half as fast holds nobody up. With what its engine has pulled it has no more than its share of all: so the engine
-    that opens first does not take the rest. Few rows are sent only where there are few: many in one message cost what
-    one costs.
+    is half as fast delays none of the others. With what its engine has begun it has no more than its share of all: so
+    the engine that opens first does not take the rest. Few rows are sent only where there are few: many in one message
+    cost what one costs.
     """
-    workers = len(holdings)
+    workers = len(all_assigned)
     ahead = max(1, min(most, left // (2 * workers) if workers > 1 else left))
-    share = max(1, math.ceil((left + sum(map(len, holdings))) / workers))
+    share = max(1, math.ceil((left + sum(map(len, all_assigned))) / workers))
     room = ahead - len(mine.queued)
     return min(room, share - len(mine)) if room >= min(MESSAGE_ROWS, ahead // 2) else 0
 
 
 class Dispatch:
-    """Hands rows out: first those that lost their worker, then the source's, at last the suspects one by one."""
+    """Assigns rows: first those that lost their worker, then the source's, at last the suspects one by one."""
 
-    def __init__(self, source: Iterator[Work]) -> None:
+    def __init__(self, source: Iterator[DispatchedRow]) -> None:
         self._source = source
-        self._ahead: deque[Work] = deque()
-        self._suspects: deque[Work] = deque()
+        self._ahead: deque[DispatchedRow] = deque()
+        self._suspects: deque[DispatchedRow] = deque()
 
-    def take(self, holding: Holding) -> Work | None:
-        """Return the next row for a worker and note that it holds it; None when there is none for it now."""
-        work = self._choose(holding)
-        if work is not None:
-            holding.queued[work.id] = work
-        return work
+    def take(self, assigned: AssignedRows) -> DispatchedRow | None:
+        """Assign the next row to a worker and return it; None when there is none for it now."""
+        row = self._choose(assigned)
+        if row is not None:
+            assigned.queued[row.id] = row
+        return row
 
     @property
     def exhausted(self) -> bool:
-        """Whether every row is handed out or ended."""
+        """Whether every row is assigned or has ended."""
         self._look_ahead()
         return not self._ahead and not self._suspects
 
     @property
     def waiting(self) -> int:
-        """How many rows were read, or came back, and are not handed out."""
+        """How many rows were read, or came back, and are not assigned."""
         return len(self._ahead) + len(self._suspects)
 
     def read_ahead(self, count: int) -> bool:
-        """Read up to `count` rows that are to be handed out later; False when the source has no more."""
+        """Read up to `count` rows to be assigned later; False when the source has no more."""
         self._ahead.extend(rows := [*islice(self._source, count)])
         return len(rows) == count
 
-    def bury(self, holding: Holding) -> Work | None:
-        """Take back what a dead worker held; return the row that is guilty of its death, if that is clear."""
-        in_hand = list(holding.in_flight.values())
-        waiting = list(holding.queued.values())
-        holding.in_flight.clear()
-        holding.queued.clear()
-        for work in in_hand:
-            work.deaths += 1
-        guilty = None
-        if len(in_hand) == 1:
-            in_hand[0].deaths_alone += 1
-            if in_hand[0].deaths_alone >= DEATHS_ALONE:
-                guilty = in_hand.pop()
-        for work in reversed(in_hand + waiting):
-            if work.deaths >= DEATHS_BEFORE_ALONE:
-                self._suspects.appendleft(work)
+    def reclaim(self, assigned: AssignedRows) -> DispatchedRow | None:
+        """Take back the rows of a dead worker; return the poison row that killed it, if that is clear."""
+        in_flight = list(assigned.in_flight.values())
+        waiting = list(assigned.queued.values())
+        assigned.in_flight.clear()
+        assigned.queued.clear()
+        for row in in_flight:
+            row.deaths += 1
+        poison = None
+        if len(in_flight) == 1:
+            in_flight[0].deaths_alone += 1
+            if in_flight[0].deaths_alone >= DEATHS_ALONE:
+                poison = in_flight.pop()
+        for row in reversed(in_flight + waiting):
+            if row.deaths >= DEATHS_BEFORE_ALONE:
+                self._suspects.appendleft(row)
             else:
-                self._ahead.appendleft(work)
-        return guilty
+                self._ahead.appendleft(row)
+        return poison
 
     def drop(self) -> None:
-        """Hand out nothing more: the run stops, and what is left stays pending."""
+        """Assign nothing more: the run stops, and what is left stays pending."""
         self._source = iter(())
         self._ahead.clear()
         self._suspects.clear()
 
-    def _choose(self, holding: Holding) -> Work | None:
-        if holding.is_suspect:
+    def _choose(self, assigned: AssignedRows) -> DispatchedRow | None:
+        if assigned.is_suspect:
             return None
         self._look_ahead()
         if self._ahead:
             return self._ahead.popleft()
-        if self._suspects and not len(holding):
+        if self._suspects and not len(assigned):
             return self._suspects.popleft()
         return None
 
     def _look_ahead(self) -> None:
-        if not self._ahead and (work := next(self._source, None)) is not None:
-            self._ahead.append(work)
+        if not self._ahead and (row := next(self._source, None)) is not None:
+            self._ahead.append(row)

@@ -14,7 +14,8 @@ from tts_batch.run.resume import resume
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.lock import FolderInUseError, RunLock, live_locks
 from tts_batch.store.manifest import write_manifests
-from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, summarise, write_run
+from tts_batch.store.run_json import describe_run, now, read_run, write_run
+from tts_batch.store.status import JobSummary, summarise
 
 PATIENCE_S = 30.0
 

@@ -6,7 +6,6 @@ import errno
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,23 +17,23 @@ from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.run.devices import Device, find_devices
-from tts_batch.run.dispatch import Dispatch, Work
+from tts_batch.run.dispatch import Dispatch, DispatchedRow
 from tts_batch.run.finish import compact_if_last
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
-from tts_batch.run.references import ReferenceSpool
+from tts_batch.run.reference_spool import ReferenceSpool
 from tts_batch.run.reopen import find_lines, reopen
-from tts_batch.run.requests import row_message, start_message
 from tts_batch.run.resume import Resumed, resume
+from tts_batch.run.row_tasks import open_engine_message, poison_outcome, row_task
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
-from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
+from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
-from tts_batch.worker.outcomes import killer_outcome
+from tts_batch.store.status import JobSummary, read_status, summarise
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -42,15 +41,23 @@ QUICK_MANIFEST_ROWS = 100_000
 """After a stop the manifest is written for so many rows at most: a scheduler kills what takes its time."""
 
 
-def run_job(config: JobConfig, *, limits: Limits | None = None, retry: Collection[Reason] = ()) -> JobSummary:
+def run_job(
+    config: JobConfig,
+    *,
+    limits: Limits | None = None,
+    retry: Collection[Reason] = (),
+    stop: StopSignals | None = None,
+) -> JobSummary:
     """Make the clips of a table, or go on with it; rows that failed for a reason in `retry` are made again.
+
+    `stop`: what turns signals into a request to stop, for callers who look at it afterwards.
 
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
     shard = _check_usage(config)
     devices = _chosen_devices(config)
-    stop = StopSignals()
+    stop = stop or StopSignals()
     try:
         with stop:
             with RunLock(config.out, shard) as lock:
@@ -98,14 +105,6 @@ def _chosen_devices(config: JobConfig) -> list[Device] | None:
     return find_devices(config.device, config.gpus, config.placement)
 
 
-def _without_recording(planned: PlannedRow) -> PlannedRow:
-    """Return the row without the recording that came with it: it is spooled, and thousands of rows are under way."""
-    reference = planned.row.ref_audio
-    if reference is None or reference.path is not None:
-        return planned
-    return replace(planned, row=replace(planned.row, ref_audio=None))
-
-
 class _NotDoneError(Exception):
     """A row is still to be made."""
 
@@ -145,9 +144,9 @@ class _Job:
         self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
         with Progress(config.progress, plan.num_mine) as self._progress:
             for note in plan.notes:
-                self.say(note)
+                self.info(note)
             if config.redo or retry:
-                self.say(f"{count} rows are made again.")
+                self.info(f"{count} rows are made again.")
             self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
             if (totals := self._sum_up_if_done()) is not None:
                 return self._finish("finished", totals)
@@ -201,18 +200,19 @@ class _Job:
             return
         devices = (self._devices or find_devices(self._config.device))[: self._left + 1]
         each = f"2 {devices[0].kind}" if self._config.placement == "split" else devices[0].kind
-        self.say(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
-        start = partial(start_message, self._config, group, self._out)
+        self.info(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
+        answer_limits = self._limits.answer_s, self._limits.answer_frame_s
+        opening = partial(open_engine_message, self._config, group.model, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
-        self._pool = Pool(*names, devices, start, self, self._limits)
+        self._pool = Pool(*names, devices, opening, self, self._limits)
         self._pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
 
     def _close_pool(self) -> None:
         if self._pool is not None:
             self._pool.close()
 
-    def _rows_to_make(self, group: GroupTotals) -> Iterator[Work]:
+    def _rows_to_make(self, group: GroupTotals) -> Iterator[DispatchedRow]:
         """Yield the group's rows that are not done, in input order."""
         before = self._before
         for planned in self._planned():
@@ -225,8 +225,10 @@ class _Job:
             if standing == "todo":
                 before.index.forget_clip(planned.row.id)
                 reopened = before.index.reopened(planned, mixed=before.mixed)
-                message = row_message(planned, self._config, self._spool, reopened)
-                yield Work(_without_recording(planned), message)
+                row, reference = planned.row, None
+                if row.ref_audio is not None and planned.reference_key is not None:
+                    reference = self._spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
+                yield DispatchedRow(row_task(planned, self._config, reference, reopened))
             else:
                 self._progress.keep(failed=standing == "failed")
 
@@ -236,13 +238,13 @@ class _Job:
 
     @property
     def _segment(self) -> SegmentWriter:
-        """What the parent itself has to say of rows."""
+        """The segment of what the parent itself records of rows."""
         if self._own_segment is None:
             number = next_run(self._journal)
             self._own_segment = SegmentWriter(segment_path(self._journal, f"{self._shard.name}parent", number, 1))
         return self._own_segment
 
-    # what the pool tells
+    # Listener
 
     def worker_ready(self, engine: dict[str, str]) -> None:
         if self._ready is None:
@@ -252,18 +254,18 @@ class _Job:
             self._engines.append(engine)
             self._describe("running")
 
-    def row_ended(self, work: Work, audio_s: float, *, failed: bool) -> None:
+    def row_ended(self, row: DispatchedRow, audio_s: float, *, failed: bool) -> None:
         self._made += 1
         self._made_audio_s += audio_s
         self._progress.end(audio_s, failed=failed)
-        self._spool.release(work.message["reference"])
+        self._spool.release(row.task.reference)
 
-    def row_killed_workers(self, work: Work, reason: Reason, message: str) -> None:
-        self._segment.append([killer_outcome(work.seeds, work.planned, reason, message)])
-        self.row_ended(work, 0.0, failed=True)
+    def row_is_poison(self, row: DispatchedRow, reason: Reason, message: str) -> None:
+        self._segment.append([poison_outcome(row.task, reason, message)])
+        self.row_ended(row, 0.0, failed=True)
 
-    def say(self, sentence: str) -> None:
-        self._progress.say(sentence)
+    def info(self, sentence: str) -> None:
+        self._progress.info(sentence)
 
     def warn(self, sentence: str) -> None:
         self._progress.warn(sentence)

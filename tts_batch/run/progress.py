@@ -59,7 +59,7 @@ class Progress:
         self._bar.update()
         self.show()
 
-    def say(self, sentence: str) -> None:
+    def info(self, sentence: str) -> None:
         """Write a sentence to stderr without breaking the bar; with "none" only `warn` does."""
         if not self._is_silent:
             self.warn(sentence)

@@ -9,7 +9,6 @@ from tts_batch.errors import Reason, UsageError
 from tts_batch.plan.shards import Shard
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, SegmentWriter
-from tts_batch.worker.outcomes import reopened_outcome
 
 _BATCH_ROWS = 1_000
 
@@ -28,7 +27,7 @@ def find_lines(index: JournalIndex, ids: Iterable[str], reasons: Collection[Reas
 def reopen(lines: Iterator[Outcome], segment: SegmentWriter) -> int:
     """Write that the rows of these lines are pending again, in this run or a later one; return how many they are."""
     count = 0
-    while batch := [reopened_outcome(line) for line in islice(lines, _BATCH_ROWS)]:
+    while batch := [line.reopened() for line in islice(lines, _BATCH_ROWS)]:
         segment.append(batch)
         count += len(batch)
     return count

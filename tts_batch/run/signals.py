@@ -1,4 +1,4 @@
-"""Stopping by signal: the first SIGINT or SIGTERM asks for a clean end, the second ends at once."""
+"""Stopping by signal: the first SIGINT, SIGTERM or SIGUSR1 asks for a clean end, the second ends at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 
 from tts_batch.errors import ExitStatus, TTSBatchError
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what schedulers send before a time limit
 
 
 class Interrupted(BaseException):
@@ -31,6 +31,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.requested = False
+        self.signal_number: int | None = None  # of the signal that requested it
         self.gentle = False
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: dict[signal.Signals, signal.Handlers | object] = {}
@@ -57,6 +58,7 @@ class StopSignals:
         os.read(self._read, 64)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.signal_number = self.signal_number or number
         if self.requested or not self.gentle:
             raise Interrupted
         self.requested = True

@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -15,8 +16,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.choices import Format
-from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import UsageError
+
+if TYPE_CHECKING:
+    from tts_batch.engine.request import SpeechResult
 
 MAX_PLAIN_LENGTH = 100
 _PLAIN = re.compile(r"[a-z0-9_-]([a-z0-9_.-]*[a-z0-9_-])?")

@@ -24,6 +24,7 @@ Standing = Literal["ok", "failed", "todo"]
 MAX_OPEN = 64  # segments at a time
 LINE_BYTES = 4_096  # most lines have less
 _SUFFIXES = ("", *SUFFIXES)
+_SUFFIX_NUMBER = {suffix: number for number, suffix in enumerate(_SUFFIXES)}
 _STATUS = {"pending": 0, "ok": 1, "failed": 2}
 
 _ENTRY = np.dtype(
@@ -136,7 +137,7 @@ class JournalIndex:
         return map(self._read, np.sort(failed, order=["segment", "offset"]))
 
     def _read(self, entry: np.void) -> Outcome:
-        """Raises CannotContinueError for a line whose head is whole and the rest is not: the disk has lost it."""
+        """Raises CannotContinueError for a line that was damaged after it was scanned."""
         number, offset = int(entry["segment"]), int(entry["offset"])
         try:
             return Outcome.from_line(self._lines.read(number, offset))
@@ -198,19 +199,19 @@ def input_digest(planned: PlannedRow) -> str:
 def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
     columns = {name: array(_TYPECODES[_ENTRY[name].itemsize]) for name in _ENTRY.names or ()}
     for number, segment in enumerate(segments):
-        for offset, row_id, fingerprint, row_input, status, audio_bytes, codes_bytes, audio_s, suffix in read_heads(
-            segment
-        ):
-            columns["id"].append(_hash(row_id))
-            columns["fingerprint"].append(_hash(fingerprint))
-            columns["input"].append(_hash(row_input))
+        for head in read_heads(segment):
+            if (suffix := _SUFFIX_NUMBER.get(head.suffix)) is None:
+                continue  # damaged
+            columns["id"].append(_hash(head.row_id))
+            columns["fingerprint"].append(_hash(head.fingerprint))
+            columns["input"].append(_hash(head.input_digest))
             columns["segment"].append(number)
-            columns["status"].append(_STATUS[status])
-            columns["suffix"].append(_SUFFIXES.index(suffix))
-            columns["offset"].append(offset)
-            columns["audio_bytes"].append(audio_bytes)
-            columns["codes_bytes"].append(codes_bytes)
-            columns["audio_ms"].append(round(audio_s * 1_000))
+            columns["status"].append(_STATUS[head.status])
+            columns["suffix"].append(suffix)
+            columns["offset"].append(head.offset)
+            columns["audio_bytes"].append(head.audio_bytes)
+            columns["codes_bytes"].append(head.codes_bytes)
+            columns["audio_ms"].append(round(head.duration_s * 1_000))
     entries = np.empty(len(columns["id"]), _ENTRY)
     while columns:  # each is let go of when it is copied
         name, values = columns.popitem()

@@ -1,8 +1,9 @@
 """The journal: append-only JSONL segments, one writer each. It alone says what is done.
 
 OUT/journal/WORKER/RUN-START.jsonl holds one line for every row that ended, written after the row's audio is on disk
-under its final name. RUN counts the runs over this folder and START the starts of that worker, so that segments sorted
-by name are in the order of time, and the last line of a row is the one that holds.
+under its final name. RUN counts the runs over this folder and START the starts of that worker in the run. A worker
+whose clips are written by several processes has a segment for each of them, RUN-START-CLIP.jsonl. Sorted by these
+numbers, segments are in the order of time, and the last line of a row is the one that counts.
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic_core import from_json
 
 from tts_batch.errors import Reason
+
+Status = Literal["ok", "failed", "pending"]
+_STATUSES = frozenset(get_args(Status))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one row ended: a line of the journal, and the part of its manifest row that only a run can know.
-
-    What the index needs stands first, so that a million lines are scanned without parsing each whole (`read_heads`).
-    """
+    """How one row ended: a line of the journal, and the part of its manifest row that only a run can know."""
 
     id: str
     fingerprint: str
     input_digest: str  # of the row alone, without the run's settings
-    status: Literal["ok", "failed", "pending"]  # pending: to be made again
+    status: Status  # pending: to be made again
     audio_bytes: int = 0
     codes_bytes: int = 0
     duration_s: float | None = None
@@ -62,31 +64,78 @@ class Outcome:
     num_pieces: int = 1
     failed_attempts: tuple[dict[str, Any], ...] = ()  # what helps to understand them
 
+    def reopened(self) -> Outcome:
+        """Return the line that makes the row pending again; it keeps the seeds that were tried."""
+        return Outcome(
+            id=self.id,
+            fingerprint=self.fingerprint,
+            input_digest=self.input_digest,
+            status="pending",
+            reason=self.reason,
+            attempts=self.attempts,
+            seed=self.seed,
+            attempt_seeds=self.attempt_seeds,
+            failed_attempts=self.failed_attempts,
+        )
+
     def to_line(self) -> bytes:
-        line = json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        line = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
         return line.encode("utf-8", "backslashreplace") + b"\n"  # half a character becomes its JSON escape
 
     @classmethod
     def from_line(cls, line: bytes) -> Outcome:
-        """Read one line back; raises ValueError, KeyError or TypeError when it is not whole."""
-        values = json.loads(line)
+        """Read one line back; raises ValueError, KeyError or TypeError when it is damaged."""
+        values = _parse(line)
         for name in ("attempt_seeds", "failed_attempts"):
             values[name] = tuple(values[name])
         return cls(**values)
 
 
-def segment_path(journal: Path, worker: str, run: int, start: int) -> Path:
-    return journal / worker / f"{run:05d}-{start:03d}.jsonl"
+_SEGMENT_NAME = re.compile(r"(\d+)-(\d+)(?:-(\d+))?\.jsonl")
+
+
+def segment_path(journal: Path, worker: str, run: int, start: int, clip: int | None = None) -> Path:
+    """Return the path of the segment of a worker's `start`, from 1; with `clip`, of one of its clip processes.
+
+    A clip process that takes the place of another gets a greater number, so that its lines count as the later ones.
+    """
+    name = f"{run:05d}-{start:03d}" if clip is None else f"{run:05d}-{start:03d}-{clip}"
+    return journal / worker / f"{name}.jsonl"
 
 
 def list_segments(journal: Path, workers: str = "") -> list[Path]:
     """Return every segment, of workers whose names begin with `workers`, oldest first."""
-    return sorted(journal.glob(f"{workers}*/*.jsonl"), key=lambda path: (path.name, path.parent.name))
+    segments = (path for path in journal.glob(f"{workers}*/*.jsonl") if _SEGMENT_NAME.fullmatch(path.name))
+    return sorted(segments, key=lambda path: (_numbers(path), path.parent.name))
+
+
+def segments_of(journal: Path, worker: str, run: int, start: int) -> list[Path]:
+    """Return the segments of one start of a worker, oldest first: its own, and those of its clip processes."""
+    return [path for path in _segments_in(journal, worker) if _numbers(path)[:2] == (run, start)]
 
 
 def next_run(journal: Path) -> int:
     """Return the number of a run that starts now, from 1."""
-    return 1 + max((int(path.name.split("-")[0]) for path in list_segments(journal)), default=0)
+    return 1 + max((_numbers(path)[0] for path in list_segments(journal)), default=0)
+
+
+def next_start(journal: Path, worker: str, run: int) -> int:
+    """Return the number of a worker's next start in a run, from 1."""
+    starts = (_numbers(path)[1] for path in _segments_in(journal, worker) if _numbers(path)[0] == run)
+    return 1 + max(starts, default=0)
+
+
+def _segments_in(journal: Path, worker: str) -> list[Path]:
+    segments = (path for path in (journal / worker).glob("*.jsonl") if _SEGMENT_NAME.fullmatch(path.name))
+    return sorted(segments, key=_numbers)
+
+
+def _numbers(segment: Path) -> tuple[int, ...]:
+    """Return (run, start) or (run, start, clip process)."""
+    found = _SEGMENT_NAME.fullmatch(segment.name)
+    assert found is not None, segment
+    return tuple(int(number) for number in found.groups() if number is not None)
 
 
 class SegmentWriter:
@@ -123,38 +172,58 @@ def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-Head = tuple[int, str, str, str, str, int, int, float, str]
-"""Offset of the line; the row's id, fingerprint, input digest and status; bytes of audio and codes; the audio's seconds
-and suffix."""
+class Head(NamedTuple):
+    """The part of a line that the index keeps."""
 
-_HEAD = re.compile(
-    rb'\{"id":("(?:[^"\\]|\\.)*"),"fingerprint":"([^"\\]*)","input_digest":"([^"\\]*)","status":"(ok|failed|pending)",'
-    rb'"audio_bytes":(\d+),(?:"codes_bytes":(\d+),)?"duration_s":(null|[0-9.e+-]+),'
-    rb'"audio":(?:null|"[^"\\]*(\.[a-z0-9]+)"),.*\}\n'
-)
+    offset: int  # of the line in its segment, in bytes
+    row_id: str
+    fingerprint: str
+    input_digest: str
+    status: Status
+    audio_bytes: int
+    codes_bytes: int
+    duration_s: float
+    suffix: str  # of the audio file, as ".wav"; "" without one
 
 
 def read_heads(segment: Path) -> Iterator[Head]:
-    """Yield what the index needs of each whole line; a line whose head is damaged is left out."""
+    """Yield the head of each whole line; damaged lines are left out."""
     for offset, line in read_lines(segment):
-        if found := _HEAD.fullmatch(line):
-            row_id, fingerprint, digest, status, audio_bytes, codes_bytes, duration_s, suffix = found.groups()
-            with suppress(ValueError):  # what matches may still be no UTF-8, and no number
-                yield (
-                    offset,
-                    json.loads(row_id) if b"\\" in row_id else row_id[1:-1].decode(),
-                    fingerprint.decode(),
-                    digest.decode(),
-                    status.decode(),
-                    int(audio_bytes),
-                    int(codes_bytes or 0),
-                    0.0 if duration_s == b"null" else float(duration_s),
-                    suffix.decode() if suffix else "",
-                )
+        try:
+            head = _head(offset, _parse(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+        if head.status in _STATUSES:
+            yield head
+
+
+def _head(offset: int, values: dict[str, Any]) -> Head:
+    audio = values["audio"]
+    return Head(
+        offset,
+        values["id"],
+        values["fingerprint"],
+        values["input_digest"],
+        values["status"],
+        values["audio_bytes"],
+        values.get("codes_bytes", 0),  # lines of the first versions have none
+        values["duration_s"] or 0.0,
+        audio[audio.rindex(".") :] if audio else "",
+    )
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        values = from_json(line, cache_strings="keys")  # nearly twice as fast as json
+    except ValueError:
+        values = json.loads(line)  # which reads half a character too
+    if not isinstance(values, dict):
+        raise ValueError("The line is not a JSON object.")
+    return values
 
 
 def read_outcomes(segment: Path) -> Iterator[Outcome]:
-    """Yield what a segment holds, without the lines that a crash has damaged."""
+    """Yield the outcomes of a segment; damaged lines are left out."""
     for _, line in read_lines(segment):
         try:
             yield Outcome.from_line(line)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tts_batch.engine.request import SpeechRequest, SpeechResult
+from tts_batch.engine.request import SpeechResult
+from tts_batch.ipc.messages import CheckLimits
 from tts_batch.records import Failure
-from tts_batch.worker.checks import CheckLimits, Examined, find_bad_sound, find_fault, measure
-from tts_batch.worker.sound import Audio
+from tts_batch.worker.checks import Examined, find_bad_sound, find_fault
+from tts_batch.worker.sound import Audio, measure
 
 _THE_WORST = ("flatness", "zero_crossings", "ref_correlation")
 
@@ -82,14 +83,17 @@ def _combine(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def describe_pieces(
-    requests: Sequence[SpeechRequest], results: Sequence[SpeechResult], pause_s: float
+    parts: Sequence[tuple[str, int]], results: Sequence[SpeechResult], pause_s: float
 ) -> list[dict[str, Any]]:
-    """Return what the manifest keeps of each piece: where in the clip it begins, its length, its draw, its words."""
+    """Return what the manifest keeps of each piece: where in the clip it begins, its length, its seed, its text.
+
+    `parts`: text and seed of each.
+    """
     described, start = [], 0
-    for request, result in zip(requests, results, strict=True):
+    for (text, seed), result in zip(parts, results, strict=True):
         samples, rate_hz = _audio(result).size, result.sample_rate
         place = {"start_s": round(start / rate_hz, 4), "duration_s": round(samples / rate_hz, 4)}
-        described.append({**place, "num_frames": int(result.num_frames), "seed": request.seed, "text": request.text})
+        described.append({**place, "num_frames": int(result.num_frames), "seed": seed, "text": text})
         start += samples + round(pause_s * rate_hz)
     return described
 

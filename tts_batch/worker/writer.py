@@ -18,36 +18,38 @@ from tts_batch.store.journal import Outcome, SegmentWriter, sync_folder
 
 GROUP_S = 1.0
 GROUP_ROWS = 256
-FILE_THREADS = 32  # a disk takes many writes at once, and each waits for it, 20 ms on some; encoders leave Python free
-_QUEUE_ROWS = 256  # a writer that cannot keep up holds the engine back, not the memory up
+FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it, 20 ms on some
+_QUEUE_ROWS = 256  # a writer that cannot keep up holds its caller back, not the memory up
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(Exception):
-    """There is no room for what was made. Nothing half-written stands under a final name."""
+    """There is no space for a clip. No partial file has a final name."""
 
 
 _Moves = list[tuple[Path, Path]]  # temporary name → final name
-_Group = list[tuple[Outcome, "Future[tuple[Outcome, _Moves]]"]]
-Encode = Callable[[], tuple[Outcome, Mapping[str, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    outcome: Outcome
-    encode: Encode
+    outcome: Outcome | None  # None: files alone
+    files: Mapping[str, bytes]
 
 
-class _Word(Enum):
-    HURRY = auto()
+_Group = list[tuple[Outcome | None, "Future[_Moves]"]]
+
+
+class _Signal(Enum):
+    COMMIT = auto()
     END = auto()
 
 
 class ClipWriter:
-    """Writes clips on threads of its own, so that neither the engine nor its receiver waits for the disk.
+    """Writes clips on threads of its own, so that who encodes them does not wait for the disk.
 
     While a group is committed, the files of the next are written. Groups are committed one after another: `committed`
-    is called on the thread that does so with the outcomes that are done, `broken` with the error that ended the writer.
+    is called on the thread that does so with the outcomes that are recorded, `failed` with the error that ended the
+    writer.
     """
 
     def __init__(
@@ -55,75 +57,74 @@ class ClipWriter:
         out: Path,
         segment: Path,
         committed: Callable[[list[Outcome]], None],
-        broken: Callable[[Exception], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._out = out
-        self._temporary = segment.parent / "tmp"
+        self._temporary = segment.parent / "tmp" / segment.stem
         self._temporary.mkdir(parents=True, exist_ok=True)
         self._segment = SegmentWriter(segment)
         self._committed = committed
-        self._broken = broken
-        self._queue: queue.Queue[_Entry | _Word] = queue.Queue(_QUEUE_ROWS)
-        self._ending = self._told = False
-        self.wait_s = 0.0  # how long `put` has held its callers up
+        self._failed = failed
+        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue(_QUEUE_ROWS)
+        self._is_ending = self._has_failed = False
         self._file_numbers = count()
         self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
         self._commits = ThreadPoolExecutor(1, "clip-commit")
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
-    def put(self, outcome: Outcome, files: Mapping[str, bytes] | None = None, encode: Encode | None = None) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued.
+    def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
+        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued."""
+        self._queue.put(_Entry(outcome, files))
 
-        `encode` is called on another thread instead, and returns the outcome and the files.
-        """
-        started = time.monotonic()
-        self._queue.put(_Entry(outcome, encode or (lambda: (outcome, files or {}))))
-        self.wait_s += time.monotonic() - started
+    def put_files(self, files: Mapping[str, bytes]) -> None:
+        """Queue files of a row that has not ended."""
+        if files:
+            self._queue.put(_Entry(None, files))
 
-    def hurry(self) -> None:
-        """Commit what is queued without waiting for more: nothing is under way."""
-        self._queue.put(_Word.HURRY)
+    def commit_now(self) -> None:
+        """Commit what is queued without waiting for more: nothing follows soon."""
+        self._queue.put(_Signal.COMMIT)
 
     def close(self) -> None:
         """Commit what is queued and end the thread."""
-        self._queue.put(_Word.END)
+        self._queue.put(_Signal.END)
         self._thread.join()
 
     def _run(self) -> None:
         before: Future[None] | None = None
         try:
-            while not self._ending:
+            while not self._is_ending:
                 group = self._collect()
                 if before is not None:
                     before.result()
-                before = self._commits.submit(self._commit_or_tell, group) if group else None
+                before = self._commits.submit(self._commit_or_fail, group) if group else None
             if before is not None:
                 before.result()
         except Exception as error:
-            self._tell(error)
+            self._fail(error)
         finally:
             for pool in (self._files, self._commits):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._segment.close()
 
-    def _commit_or_tell(self, group: _Group) -> None:
-        """Commit a group. What ends the writer is said at once: the next group may be long in coming."""
+    def _commit_or_fail(self, group: _Group) -> None:
+        """Commit a group. What ends the writer is reported at once: the next group may come much later."""
         try:
             self._commit(group)
         except Exception as error:
-            self._tell(error)
+            self._fail(error)
             raise
 
-    def _tell(self, error: Exception) -> None:
-        if self._told:
+    def _fail(self, error: Exception) -> None:
+        if self._has_failed:
             return
-        self._told = True
+        self._has_failed = True
         full = isinstance(error, OSError) and error.errno in _DISK_FULL
-        self._broken(DiskFullError(f"The disk of {self._out} is full.") if full else error)
+        self._failed(DiskFullError(f"The disk of {self._out} is full.") if full else error)
 
     def _collect(self) -> _Group:
-        """Wait for a row, then for more until the group is full or a second old, or a word ends the wait.
+        """Wait for a row, then for more until the group is full or a second old, or a signal ends the wait.
 
         The rows' files are being written meanwhile.
         """
@@ -134,16 +135,16 @@ class ClipWriter:
                 entry = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0) if group else None)
             except queue.Empty:
                 break
-            if entry is _Word.END:
-                self._ending = True
+            if entry is _Signal.END:
+                self._is_ending = True
                 break
-            if entry is _Word.HURRY:
+            if entry is _Signal.COMMIT:
                 if group:
                     break
                 continue
             if not group:
                 deadline = time.monotonic() + GROUP_S
-            group.append((entry.outcome, self._files.submit(self._stage, entry.encode)))
+            group.append((entry.outcome, self._files.submit(self._stage, entry.files)))
         return group
 
     def _commit(self, group: _Group) -> None:
@@ -151,25 +152,25 @@ class ClipWriter:
 
         When the disk fills up, what fits is committed before the error goes on.
         """
-        staged: list[tuple[Outcome, _Moves]] = []
+        staged: list[tuple[Outcome | None, _Moves]] = []
         full: OSError | None = None
         for outcome, files in group:
             try:
-                staged.append(files.result())
+                staged.append((outcome, files.result()))
             except OSError as error:
                 if error.errno in _DISK_FULL:
                     full = error
                 else:
                     staged.append((_write_failed(outcome, error), []))
         outcomes = self._publish(staged)
-        self._segment.append(outcomes)
-        self._committed(outcomes)
+        if outcomes:
+            self._segment.append(outcomes)
+            self._committed(outcomes)
         if full is not None:
             raise full
 
-    def _stage(self, encode: Encode) -> tuple[Outcome, _Moves]:
+    def _stage(self, files: Mapping[str, bytes]) -> _Moves:
         """Write a row's files under temporary names; all or none of them."""
-        outcome, files = encode()
         moves = []
         for path, content in files.items():
             temporary = self._temporary / str(next(self._file_numbers))
@@ -183,9 +184,9 @@ class ClipWriter:
                 for written, _ in moves:
                     written.unlink(missing_ok=True)
                 raise
-        return outcome, moves
+        return moves
 
-    def _publish(self, staged: list[tuple[Outcome, _Moves]]) -> list[Outcome]:
+    def _publish(self, staged: list[tuple[Outcome | None, _Moves]]) -> list[Outcome]:
         """Give the files their final names."""
         folders = {target.parent for _, moves in staged for _, target in moves}
         if any(not folder.is_dir() for folder in folders):
@@ -199,12 +200,15 @@ class ClipWriter:
                     temporary.rename(target)
             except OSError as error:
                 outcome = _write_failed(outcome, error)  # noqa: PLW2901
-            outcomes.append(outcome)
+            if outcome is not None:
+                outcomes.append(outcome)
         list(self._files.map(sync_folder, folders))
         return outcomes
 
 
-def _write_failed(outcome: Outcome, error: OSError) -> Outcome:
+def _write_failed(outcome: Outcome | None, error: OSError) -> Outcome | None:
+    if outcome is None:
+        return None
     message = f"The clip could not be written: {error.strerror}."
     outcome = replace(outcome, status="failed", reason="write_failed", message=message)
     outcome = replace(outcome, audio=None, audio_bytes=0, audio_digest=None)

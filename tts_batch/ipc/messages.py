@@ -1,0 +1,296 @@
+"""What the processes of a run say to each other: a frozen dataclass for each message, a union for each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tts_batch.choices import CheckName, Format, Task
+from tts_batch.engine.request import EngineConfig, SamplingParams, SpeechResult
+from tts_batch.records import Failure
+
+if TYPE_CHECKING:
+    from tts_batch.store.journal import Outcome
+
+# What a row becomes on its way
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFile:
+    """Where a worker reads a reference recording, and the key of its content."""
+
+    key: str
+    path: str
+    kind: Literal["path", "data", "array"]  # the user's file; the bytes of one, or a NumPy array, written by the parent
+    label: str  # how the table names it, for messages
+    text: str | None
+    sampling_rate_hz: int | None = None  # of an array
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTask:
+    """One request of a row: its whole text, or a piece of a text that is split."""
+
+    request_id: str
+    text: str
+    max_frames: int
+    expected_s: float  # of speech, at a normal pace
+    seeds: tuple[int, ...]  # one for each attempt that it may have
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTask:
+    """A row to synthesise: everything that a worker needs to know of it."""
+
+    id: str
+    task: Task
+    pieces: tuple[PieceTask, ...]  # of its text, in order; most often one
+    sampling: SamplingParams
+    fingerprint: str
+    input_digest: str
+    language: str | None = None
+    speaker: str | None = None
+    instruct: str | None = None
+    x_vector_only: bool = False
+    non_streaming: bool | None = None
+    reference: ReferenceFile | None = None
+    seeds_before: tuple[int, ...] = ()  # of attempts in earlier runs
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.pieces) > 1
+
+    @property
+    def max_frames(self) -> int:
+        """Of all pieces together."""
+        return sum(piece.max_frames for piece in self.pieces)
+
+    @property
+    def expected_s(self) -> float:
+        """Of all pieces together."""
+        return sum(piece.expected_s for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceResult:
+    """What an engine returned for a piece, on its `attempt`-th attempt of this run, counted from 1."""
+
+    number: int  # of the piece, from 0
+    attempt: int
+    seed: int
+    is_last_attempt: bool
+    result: SpeechResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipTask:
+    """A row whose engine results are complete, to be examined, encoded, written and recorded.
+
+    With a `failure`, the row has failed already, in `failed_piece` where that is known, and is only recorded.
+    """
+
+    row: RowTask
+    results: tuple[PieceResult, ...]
+    num_attempts: int  # in this run, of the piece with the most
+    failed_attempts: tuple[Mapping[str, Any], ...] = ()  # records of earlier attempts
+    failure: Failure | None = None
+    failed_piece: int | None = None  # from 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowEnd:
+    """A row that is recorded in the journal."""
+
+    id: str
+    status: Literal["ok", "failed"]
+    audio_s: float
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> RowEnd:
+        """Return what a line of the journal says of a row's end."""
+        return cls(outcome.id, "failed" if outcome.status == "failed" else "ok", outcome.duration_s or 0.0)
+
+
+# Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """Where a clip fails; None turns a check off. The expected length is that of the text at a normal pace."""
+
+    silent_peak_dbfs: float | None = -60.0  # silent_output: no sample is louder
+    too_long_factor: float | None = 3.0  # too_long_for_text: this many times the expected length …
+    too_long_floor_s: float | None = 8.0  # … and longer than this, whatever the text
+    too_short_factor: float | None = 0.2  # too_short_for_text: less than this share of the expected length …
+    too_short_floor_s: float | None = 2.0  # … of a text that is expected to be longer than this
+    long_silence_s: float | None = 5.0  # long_silence: before, between or after the sounds
+    noise_flatness: float | None = 0.5  # noise_output: spectra as flat; white noise has 0.56
+    ref_correlation: float | None = 0.7  # ref_leak: of the clip's head with the last second of the reference
+
+    @classmethod
+    def of(cls, given: Mapping[CheckName, float | None], *, speaks: bool = True) -> CheckLimits:
+        """Return the defaults, changed by what is `given`. A model that does not speak has no length to expect."""
+        lengths: dict[CheckName, float | None] = {} if speaks else {"too_long_factor": None, "too_short_factor": None}
+        return cls(**{**lengths, **given})
+
+    def to_dict(self) -> dict[str, float | None]:
+        return {limit.name: getattr(self, limit.name) for limit in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRules:
+    """What a run holds its clips to, and how it writes them."""
+
+    limits: CheckLimits = field(default_factory=CheckLimits)
+    trim_margin_s: float | None = None  # None: clips are not trimmed
+    split_pause_s: float = 0.3
+    format: Format = "wav"
+    save_codes: bool = False
+    keep_failed_audio: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLabels:
+    """What the journal says of every row's origin."""
+
+    model: str | None = None
+    model_revision: str | None = None
+    engine: str | None = None
+    runner: str | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long a worker waits for its engine, in seconds."""
+
+    answer_s: float  # for the result of one request, while the engine goes on with others …
+    answer_frame_s: float  # … and this for each frame of the largest budget that it holds
+    row_s: float | None = None  # for a row, all its attempts together
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNames:
+    """What names the journal segments of one start of a worker; each of its clip processes has one."""
+
+    journal: Path
+    worker: str
+    run: int
+    start: int
+
+
+# Parent → worker
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """The first message to a worker."""
+
+    out: Path
+    segments: SegmentNames
+    engine: str
+    engine_config: EngineConfig
+    rules: ClipRules
+    labels: EngineLabels
+    deadlines: Deadlines
+    max_clip_processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignRows:
+    """More rows to synthesise."""
+
+    rows: tuple[RowTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoMoreRows:
+    """The worker ends when the rows that it has have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """Rows that have begun may end within `deadline_s`; all others stay pending."""
+
+    deadline_s: float
+
+
+# Worker → parent
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine is open."""
+
+    info: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsProgress:
+    """Rows that the engine has begun, and rows that have ended. Empty: a sign of life from within a split row."""
+
+    begun: tuple[str, ...] = ()
+    ended: tuple[RowEnd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerClosing:
+    """All rows have ended; the engine is closed next."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """The worker ends: its disk is full, or something broke."""
+
+    error: str
+    disk_full: bool = False
+
+
+# Worker → clip process; ClipTask is the other message
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWriter:
+    """The first message to a clip process."""
+
+    out: Path
+    segment: Path
+    rules: ClipRules
+    labels: EngineLabels
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNow:
+    """Nothing follows soon: commit what is under way without waiting for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWriter:
+    """Commit what is under way, and end."""
+
+
+# Clip process → worker; WorkerFailed is another message
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPieces:
+    """An attempt at a row failed, and these of its pieces, counted from 0, may be tried again."""
+
+    row_id: str
+    pieces: tuple[int, ...]
+    failed_attempts: tuple[Mapping[str, Any], ...]  # one record for each
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRecorded:
+    """Rows that are on the disk and in the journal."""
+
+    rows: tuple[RowEnd, ...]
+
+
+ToWorker = OpenEngine | AssignRows | NoMoreRows | StopWorker
+FromWorker = EngineReady | RowsProgress | WorkerClosing | WorkerFailed
+ToClipProcess = OpenWriter | ClipTask | CommitNow | CloseWriter
+FromClipProcess = RetryPieces | RowsRecorded | WorkerFailed

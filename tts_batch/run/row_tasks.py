@@ -1,0 +1,174 @@
+"""From a plan to messages: the RowTask of a planned row, and the first message to a worker."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tts_batch.cache import find_cache_folder
+from tts_batch.config import JobConfig
+from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
+from tts_batch.errors import Reason
+from tts_batch.ipc.messages import (
+    CheckLimits,
+    ClipRules,
+    Deadlines,
+    EngineLabels,
+    OpenEngine,
+    PieceTask,
+    ReferenceFile,
+    RowTask,
+    SegmentNames,
+)
+from tts_batch.plan.seeds import derive_seed
+from tts_batch.run.devices import Device
+from tts_batch.store.index import input_digest
+from tts_batch.store.journal import Outcome
+from tts_batch.worker.pieces import piece_id
+
+if TYPE_CHECKING:
+    from tts_batch.plan.models import ModelGroup
+    from tts_batch.plan.rows import PlannedRow
+
+NOISY = ("tiny-noise", "tiny-random")  # they make noise of any length, whatever the text
+MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
+
+NEW_SEED_HELPS: tuple[Reason, ...] = (
+    "codec_budget_exhausted",
+    "repetitive_generation",
+    "empty_audio",
+    "silent_output",
+    "long_silence",
+    "noise_output",
+    "non_finite",
+    "ref_leak",
+    "too_long_for_text",
+    "too_short_for_text",
+)
+"""Reasons that lie in what was sampled: the same seed would fail again. After others a retry takes the same seed."""
+
+
+def open_engine_message(
+    config: JobConfig,
+    model: ModelGroup,
+    num_workers: int,
+    limits: tuple[float, float],
+    device: Device,
+    segments: SegmentNames,
+) -> OpenEngine:
+    """Return the first message to a worker. `limits`: how long its engine may owe a result, and more for each frame."""
+    return OpenEngine(
+        out=config.out.resolve(),
+        segments=segments,
+        engine=config.engine,
+        engine_config=engine_config(config, model, device.kind),
+        rules=clip_rules(config, model),
+        labels=EngineLabels(model.name, model.checkpoint.revision, config.engine),
+        deadlines=Deadlines(*limits, config.row_time_limit),
+        max_clip_processes=max(1, min(MAX_CLIP_PROCESSES, len(os.sched_getaffinity(0)) // (2 * num_workers))),
+    )
+
+
+def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
+    """Return what the clips of one of the run's models are held to."""
+    return ClipRules(
+        limits=CheckLimits.of(config.checks, speaks=model.name not in NOISY),
+        trim_margin_s=config.trim_margin_s if config.trim else None,
+        split_pause_s=config.split_pause_s,
+        format=config.format,
+        save_codes=config.save_codes,
+        keep_failed_audio=config.keep_failed_audio,
+    )
+
+
+def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
+    """Return what an engine for one of the run's models is opened with."""
+    return EngineConfig(
+        model=str(model.checkpoint.path),
+        model_revision=model.checkpoint.revision,
+        device=device_kind,
+        dtype=config.dtype,
+        runner=config.runner,
+        profile=config.profile,
+        code2wav_mode=config.code2wav_mode,
+        loop_frames=config.loop_frames,
+        placement=config.placement,
+        cuda_graph=config.cuda_graph,
+        eager=config.eager,
+        max_num_seqs=config.max_num_seqs,
+        stall_timeout_s=config.stall_timeout,
+        cache_dir=str(cache) if (cache := find_cache_folder()) else None,
+    )
+
+
+def row_task(
+    planned: PlannedRow, config: JobConfig, reference: ReferenceFile | None, reopened: Outcome | None = None
+) -> RowTask:
+    """Return what a worker needs to know of a row; its seeds are those of the attempts that the row may have now.
+
+    `reopened` is the line that put a row back among the pending ones: its attempts count.
+    """
+    row = planned.row
+    assert row.task is not None, "a row that failed in the plan is not made"
+    seeds_before = reopened.attempt_seeds if reopened else ()
+    if reopened and reopened.reason is not None and reopened.reason not in NEW_SEED_HELPS:
+        seeds_before = seeds_before[:-1]  # what was sampled was not at fault: the same again
+    return RowTask(
+        id=row.id,
+        task=row.task,
+        pieces=tuple(_piece_task(planned, number, config, len(seeds_before)) for number in range(len(planned.pieces))),
+        sampling=planned.sampling,
+        fingerprint=planned.fingerprint,
+        input_digest=input_digest(planned),
+        language=row.language,
+        speaker=row.speaker,
+        instruct=row.instruct,
+        x_vector_only=row.x_vector_only,
+        non_streaming=row.non_streaming,
+        reference=reference,
+        seeds_before=tuple(seeds_before),
+    )
+
+
+def _piece_task(planned: PlannedRow, number: int, config: JobConfig, num_attempts_before: int) -> PieceTask:
+    piece = planned.pieces[number]
+    return PieceTask(
+        request_id=piece_id(planned.row.id, number) if planned.is_split else planned.row.id,
+        text=piece.text,
+        max_frames=piece.max_frames,
+        expected_s=piece.expected_frames / FRAMES_PER_S,
+        seeds=tuple(piece_seeds(planned, number, config, num_attempts_before)),
+    )
+
+
+def piece_seeds(planned: PlannedRow, number: int, config: JobConfig, num_attempts_before: int = 0) -> list[int]:
+    """Return the seeds of the next attempts of a row's piece, counted from 0, after `num_attempts_before` ones.
+
+    An explicit seed is not changed unless that is asked for, and without sampling a seed changes nothing.
+    """
+    sampling, explicit = planned.sampling, planned.row.seed
+    derive = partial(derive_seed, config.seed, planned.input_id, take=planned.take, piece=number, explicit=explicit)
+    if not (sampling.do_sample or sampling.subtalker_dosample):
+        return [derive()]
+    if explicit is not None and not config.retry_changes_seed:
+        return [derive()]
+    return [derive(attempt=attempt) for attempt in range(num_attempts_before, num_attempts_before + config.attempts)]
+
+
+def poison_outcome(row: RowTask, reason: Reason, message: str) -> Outcome:
+    """Return the record of a row that ended its workers instead of itself."""
+    seeds = (*row.seeds_before, row.pieces[0].seeds[0])
+    return Outcome(
+        id=row.id,
+        fingerprint=row.fingerprint,
+        input_digest=row.input_digest,
+        status="failed",
+        reason=reason,
+        message=message,
+        max_frames=row.max_frames,
+        attempts=len(seeds),
+        seed=seeds[-1],
+        attempt_seeds=seeds,
+        num_pieces=len(row.pieces),
+    )

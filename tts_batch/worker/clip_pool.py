@@ -1,0 +1,247 @@
+"""The clip processes of a worker: started as clips come, given one task after another, replaced when one ends.
+
+Examining and encoding a clip is as much Python as feeding a GPU for it, so it has an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tts_batch.ipc.messages import (
+    ClipRules,
+    ClipTask,
+    CloseWriter,
+    CommitNow,
+    EngineLabels,
+    FromClipProcess,
+    OpenWriter,
+    RetryPieces,
+    RowEnd,
+    RowsRecorded,
+    SegmentNames,
+    ToClipProcess,
+    WorkerFailed,
+)
+from tts_batch.ipc.processes import wait_or_kill
+from tts_batch.ipc.transport import Channel, TransportError
+from tts_batch.records import Failure
+from tts_batch.store.journal import read_outcomes, segment_path
+
+log = logging.getLogger(__name__)
+
+TASKS_PER_START = 64  # another process is started after this many tasks for each: a short run needs one
+MAX_TASKS = 512  # between engine and journal; more hold the engine back, not the memory up …
+MAX_TASK_BYTES = 512 * 2**20  # … and so does this much audio
+MAX_BACKLOG = 8  # tasks more than another process has, for the one that knows the voice
+DEATHS_ALONE = 3  # of processes that had only this task; an operator or a machine short of memory may kill one
+CLOSE_S = 60.0  # until the last group is on the disk
+
+
+class ClipProcessError(Exception):
+    """A clip process cannot be started, or has failed. `disk_full`: for lack of space."""
+
+    def __init__(self, message: str, *, disk_full: bool = False) -> None:
+        super().__init__(message)
+        self.disk_full = disk_full
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A task on its way to the journal."""
+
+    task: ClipTask
+    num_bytes: int
+    is_suspect: bool = False  # a process ended while it had this
+    deaths_alone: int = 0  # of them, while it had nothing else
+
+
+@dataclass(slots=True, eq=False)
+class ClipProcess:
+    """One process, its segment, and the tasks that it has not answered, by row."""
+
+    process: subprocess.Popen[bytes]
+    channel: Channel[ToClipProcess, FromClipProcess]
+    segment: Path
+    sent: dict[str, _Sent] = field(default_factory=dict)
+
+
+class ClipPool:
+    """Used from one thread, which waits for `processes` to have something to read, and calls `receive` then."""
+
+    def __init__(self, out: Path, segments: SegmentNames, max_processes: int, inherited: int) -> None:
+        """`inherited`: a descriptor that each process keeps open."""
+        self._out, self._segments = out, segments
+        self._max_processes, self._inherited = max_processes, inherited
+        self._opening: tuple[ClipRules, EngineLabels] | None = None
+        self._num_starts = self._num_tasks = self._num_bytes = 0
+        self._waiting: deque[_Sent] = deque()
+        self._suspects: deque[_Sent] = deque()  # a process ended with these: one at a time, and nothing beside it
+        self.processes: list[ClipProcess] = []
+        self._start()  # it imports while the engine opens
+
+    def open(self, rules: ClipRules, labels: EngineLabels) -> None:
+        """Say how clips are finished. Tasks may be put from now on."""
+        self._opening = rules, labels
+        for process in self.processes:
+            self._send_opening(process)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every task is answered."""
+        return not (self._num_unanswered or self._waiting or self._suspects)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are so many clips between engine and journal that no more should be taken."""
+        return self._num_unanswered + len(self._waiting) >= MAX_TASKS or self._num_bytes >= MAX_TASK_BYTES
+
+    @property
+    def _num_unanswered(self) -> int:
+        return sum(len(process.sent) for process in self.processes)
+
+    def put(self, task: ClipTask) -> None:
+        """Have a row finished. Raises ClipProcessError when no process can be started for it."""
+        self._num_tasks += 1
+        num_bytes = sum(piece.result.audio.nbytes for piece in task.results if piece.result.audio is not None)
+        self._num_bytes += num_bytes
+        self._waiting.append(_Sent(task, num_bytes))
+        if len(self.processes) < min(self._max_processes, 1 + self._num_tasks // TASKS_PER_START):
+            self._start()
+        self._send_waiting()
+
+    def receive(self, process: ClipProcess) -> Iterator[RetryPieces | RowEnd]:
+        """Yield what a process has answered. Raises ClipProcessError when it says that it failed.
+
+        If it has ended, what it had recorded counts, and the rest is given to another one.
+        """
+        try:
+            messages = process.channel.receive_ready()
+        except (OSError, TransportError) as error:
+            log.warning("a clip process sent an invalid message: %s", error)
+            messages = None
+        if messages is None:
+            yield from self._reclaim(process)
+            return
+        for message in messages:
+            if isinstance(message, WorkerFailed):
+                raise ClipProcessError(message.error, disk_full=message.disk_full)
+            if isinstance(message, RetryPieces):
+                if self._answered(process, message.row_id):
+                    yield message
+            else:
+                assert isinstance(message, RowsRecorded)
+                yield from (row for row in message.rows if self._answered(process, row.id))
+        self._send_waiting()
+
+    def commit_now(self) -> None:
+        """Commit what is under way without waiting for more."""
+        for process in self.processes:
+            if process.sent:
+                self._send(process, CommitNow())
+
+    def close(self) -> None:
+        """End the processes, once all that they have is recorded; by force after CLOSE_S."""
+        for process in self.processes:
+            self._send(process, CloseWriter())
+        for process in self.processes:
+            wait_or_kill(process.process, CLOSE_S)
+            process.channel.close()
+        self.processes.clear()
+
+    def _answered(self, process: ClipProcess, row_id: str) -> bool:
+        sent = process.sent.pop(row_id, None)
+        if sent is None:
+            log.warning("ignored an answer of a clip process: it did not have %r", row_id)
+            return False
+        self._num_bytes -= sent.num_bytes
+        return True
+
+    def _send_waiting(self) -> None:
+        if self._suspects:
+            if not self._num_unanswered:
+                self._send_task(self.processes[0], self._suspects.popleft())
+                self.commit_now()
+            return
+        if any(sent.is_suspect for process in self.processes for sent in process.sent.values()):
+            return
+        while self._waiting:
+            sent = self._waiting.popleft()
+            self._send_task(self._choose(sent.task), sent)
+
+    def _choose(self, task: ClipTask) -> ClipProcess:
+        """The process that has read the reference of the task, unless it has far more to do than another."""
+        least = min(self.processes, key=lambda process: len(process.sent))
+        if task.row.reference is None:
+            return least
+        own = self.processes[hash(task.row.reference.key) % len(self.processes)]
+        return own if len(own.sent) <= len(least.sent) + MAX_BACKLOG else least
+
+    def _send_task(self, process: ClipProcess, sent: _Sent) -> None:
+        process.sent[sent.task.row.id] = sent
+        self._send(process, sent.task)
+
+    def _send(self, process: ClipProcess, message: ToClipProcess) -> None:
+        try:
+            process.channel.send(message)
+        except OSError:  # it has ended, or is stuck: its end is seen when its channel is read
+            process.process.kill()
+
+    def _start(self) -> None:
+        self._num_starts += 1
+        names = self._segments
+        segment = segment_path(names.journal, names.worker, names.run, names.start, self._num_starts)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tts_batch.worker.clip_process", str(theirs.fileno())],
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},  # else NumPy has a thread for each core
+                    pass_fds=[theirs.fileno(), self._inherited],
+                    stdin=subprocess.DEVNULL,
+                )
+            except OSError as error:
+                ours.close()
+                raise ClipProcessError(f"A process for clips cannot be started: {error}") from error
+        channel = Channel[ToClipProcess, FromClipProcess](ours, (RetryPieces, RowsRecorded, WorkerFailed))
+        self.processes.append(ClipProcess(process, channel, segment))
+        if self._opening is not None:
+            self._send_opening(self.processes[-1])
+
+    def _send_opening(self, process: ClipProcess) -> None:
+        assert self._opening is not None
+        rules, labels = self._opening
+        self._send(process, OpenWriter(self._out, process.segment, rules, labels))
+
+    def _reclaim(self, process: ClipProcess) -> Iterator[RowEnd]:
+        """A process has ended: yield what it has recorded, and give the rest to another one, task by task."""
+        self.processes.remove(process)
+        process.channel.close()
+        process.process.kill()
+        status = process.process.wait()
+        log.warning("a clip process ended with status %d; another one takes its %d clips", status, len(process.sent))
+        if process.segment.exists():
+            for outcome in read_outcomes(process.segment):
+                if outcome.id in process.sent:
+                    self._answered(process, outcome.id)
+                    yield RowEnd.of(outcome)
+        was_alone = len(process.sent) == 1
+        for sent in process.sent.values():
+            sent.is_suspect = True
+            sent.deaths_alone += was_alone
+            if sent.deaths_alone >= DEATHS_ALONE:
+                message = f"{sent.deaths_alone} clip processes ended while they had this clip and no other."
+                failed = replace(sent.task, results=(), failure=Failure("worker_crash", message))
+                self._suspects.append(_Sent(failed, sent.num_bytes, is_suspect=True))
+            else:
+                self._suspects.append(sent)
+        process.sent.clear()
+        self._start()
+        self._send_waiting()

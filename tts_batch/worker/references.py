@@ -1,0 +1,63 @@
+"""Reference recordings as workers and clip processes read them: for the engine, and to find one that leaked."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
+from tts_batch.errors import RowError
+from tts_batch.ipc.messages import ReferenceFile
+from tts_batch.records import RefAudio
+from tts_batch.worker.sound import Tail
+
+MAX_TAILS = 4_096  # of 32 KB: as many rows as an engine may have in hand, each with a voice of its own
+
+
+def engine_reference(file: ReferenceFile | None) -> Reference | None:
+    """Return the engine's view of a reference; its audio is read when the engine asks for it."""
+    return None if file is None else Reference(key=file.key, load=partial(load_file, file), text=file.text)
+
+
+def load_file(file: ReferenceFile) -> NDArray[np.float32]:
+    """Read a reference: float32 mono [samples] at 24 kHz. Raises RowError with its reason."""
+    from tts_batch.dataset.audio import load_reference
+
+    if file.kind == "path":
+        return load_reference(RefAudio(path=file.path, label=file.label))
+    try:
+        content = Path(file.path).read_bytes()
+    except OSError as error:
+        message = f"ref_audio {file.label} cannot be read from {file.path}: {error.strerror}."
+        raise RowError("ref_unreadable", message, passing=True) from error
+    if file.kind == "data":
+        return load_reference(RefAudio(data=content, label=file.label))
+    array = np.load(BytesIO(content), allow_pickle=False)
+    return load_reference(RefAudio(array=array, sampling_rate_hz=file.sampling_rate_hz, label=file.label))
+
+
+class Tails:
+    """The ends of the references used last, by key: each recording is read once for many clips."""
+
+    def __init__(self) -> None:
+        self._tails: OrderedDict[str, Tail | None] = OrderedDict()  # least recently used first
+
+    def find(self, key: str, load: Callable[[], NDArray[np.float32]]) -> Tail | None:
+        """Return the tail of a reference; None when it cannot be read."""
+        if key in self._tails:
+            self._tails.move_to_end(key)
+            return self._tails[key]
+        try:
+            tail = Tail(load(), SAMPLE_RATE_HZ)
+        except (RowError, OSError):
+            tail = None  # the engine reports it for every row that needs it
+        self._tails[key] = tail
+        if len(self._tails) > MAX_TAILS:
+            self._tails.popitem(last=False)
+        return tail

@@ -12,8 +12,8 @@ from tts_batch.errors import ExitStatus
 
 def main() -> int:
     """Run the command line and return its exit status. A run handles signals itself, from its start to its end."""
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGUSR1, _ask_to_stop)
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # USR1: what schedulers send before a time limit
+        signal.signal(number, _leave)
     try:
         from tts_batch.cli.streams import NO_READER, flush_stdout, prepare_streams
 
@@ -28,11 +28,6 @@ def main() -> int:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(ExitStatus.STOPPED)  # an exception would be lost in the import of a compiled module
-
-
-def _ask_to_stop(number: int, frame: FrameType | None) -> None:
-    """Treat the warning that Slurm sends before a time limit (--signal=USR1@120) as SIGTERM, whoever handles that."""
-    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

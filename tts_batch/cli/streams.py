@@ -25,7 +25,7 @@ def prepare_streams() -> None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     raw = _Messages(sys.stderr.fileno(), "w", closefd=False)
     encoding = sys.stderr.encoding
-    sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", write_through=True)  # type: ignore[arg-type]
+    sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", write_through=True)
 
 
 class _Messages(io.FileIO):

@@ -196,5 +196,7 @@ def test_hard_links_over_disks_are_refused_with_a_word(
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     monkeypatch.setattr(target_module.os, "link", link)
-    with pytest.raises(UsageError, match=r"--hard-link cannot link .*: Invalid cross-device link\. Leave it out"):
+    with pytest.raises(
+        UsageError, match=r"--hard-link cannot link .*: Invalid cross-device link\. Run without it to copy"
+    ):
         target.put(clip, "a", frozenset({".wav"}), hard_link=True)

@@ -16,6 +16,7 @@ import torch
 
 from tts_batch.bench.engines import open_bench_engine, random_model
 from tts_batch.bench.workload import BenchRow, Workload
+from tts_batch.engine.generation import generate
 from tts_batch.engine.request import EngineConfig, SamplingParams
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
@@ -26,7 +27,7 @@ def greedy_codes(model: Qwen3TTS, rows: list[BenchRow], **config: object) -> dic
     """The codes of every row from one engine."""
     engine, preparer = open_bench_engine(model, EngineConfig(model="", device="cuda", **config))
     preparer.ends = {row.request.request_id: row.num_frames for row in rows}
-    codes = {result.request_id: result.codes for result in engine.generate(row.request for row in rows)}
+    codes = {result.request_id: result.codes for result in generate(engine, (row.request for row in rows))}
     engine.close()
     return codes
 

@@ -164,12 +164,14 @@ class Synthesizer:
     at a time: it is not for several threads.
     """
 
-    def __init__(self, model: str | None = None, **options: Unpack[JobOptions]) -> None:
-        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or does not open."""
+    def __init__(self, model: str | None = None, /, **options: Unpack[JobOptions]) -> None:
+        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or cannot open."""
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
-        self._config = build_config({**options, "model": model, "data": ["rows"], "out": ".", "strict": True})
+        if model is not None:
+            options["model"] = model
+        self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
         self._tails = Tails()
@@ -235,7 +237,11 @@ class Synthesizer:
                 maker.row_ended(task.row.id)
                 clips.append(_clip(under_way.pop(task.row.id), finished))
 
-        maker = RowMaker(self._engine_of(model), finish, Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit))
+        maker = RowMaker(
+            self._engine_of(model),
+            finish,
+            Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit),
+        )
         error: Exception | None = None
         source: Iterator[PlannedRow] | None = rows
         try:

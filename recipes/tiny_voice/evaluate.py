@@ -34,6 +34,7 @@ from scipy.signal import resample_poly
 from synthesise import BUILD
 from voices import SPEAKERS, Voice, nameless_voices
 
+from tts_batch.engine.generation import generate
 from tts_batch.engine.registry import open_engine
 from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.model.checkpoint import resolve_checkpoint
@@ -83,7 +84,7 @@ class Studio:
             )
             for i, request in enumerate(requests)
         )
-        results = {int(result.request_id): result for result in engine.generate(queue)}
+        results = {int(result.request_id): result for result in generate(engine, queue)}
         engine.close()
         return [results[i] for i in range(len(requests))]
 

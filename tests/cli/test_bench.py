@@ -12,9 +12,7 @@ from tts_batch.bench.engines import SHAPES
 from tts_batch.cli.ablate import ablate
 from tts_batch.cli.bench import bench
 from tts_batch.cli.main import main
-from tts_batch.engine.devices import RUNNERS
-from tts_batch.engine.native import PLACEMENTS
-from tts_batch.engine.profiles import PROFILES
+from tts_batch.engine.choices import PLACEMENTS, PROFILES, RUNNERS
 from tts_batch.errors import ExitStatus
 
 SMALL = ["bench", "--model", "tiny-random", "--device", "cpu", "--rows", "4", "--references", "2"]

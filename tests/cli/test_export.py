@@ -12,7 +12,7 @@ import pytest
 
 from tests.export.support import make_run, misleading_rows
 from tests.run.support import ROOT, wait_until
-from tts_batch.cli.export import FORMATS as OFFERED
+from tts_batch.choices import EXPORT_FORMATS
 from tts_batch.cli.main import main
 from tts_batch.errors import ExitStatus
 from tts_batch.export.formats import FORMATS
@@ -21,13 +21,13 @@ Output = pytest.CaptureFixture[str]
 
 
 def test_the_formats_are_those_there_are() -> None:
-    assert tuple(FORMATS) == OFFERED
+    assert tuple(FORMATS) == EXPORT_FORMATS
 
 
 def test_help_names_each_format(capsys: Output) -> None:
     assert main(["export", "--help"]) == ExitStatus.OK
     said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in OFFERED)
+    assert all(f"\n  {name} " in said for name in EXPORT_FORMATS)
 
 
 def test_stdout_is_data_and_stderr_is_talk(tmp_path: Path, capsys: Output) -> None:

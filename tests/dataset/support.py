@@ -12,7 +12,7 @@ from tts_batch.records import Row
 
 
 class ReadRows:
-    """Reads tables of the test's folder; the remarks of the last reading are in `notes`."""
+    """Reads tables of the test's folder; the notes of the last reading are in `notes`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

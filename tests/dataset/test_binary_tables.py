@@ -251,7 +251,7 @@ def test_b46_a_saved_dataset_is_its_data_without_its_caches(read: ReadRows, tone
     ],
     ids=str,
 )
-def test_types_that_go_together_are_not_remarked(read: ReadRows, one: pa.DataType, other: pa.DataType) -> None:
+def test_types_that_go_together_are_not_noted(read: ReadRows, one: pa.DataType, other: pa.DataType) -> None:
     write(read.folder / "1.parquet", {"text": ["a"], "x": pa.nulls(1, one)})
     write(read.folder / "2.parquet", {"text": ["b"], "x": pa.nulls(1, other)})
     assert reasons(read("1.parquet", "2.parquet")) == [None, None]

@@ -65,7 +65,7 @@ def test_b64_a_thousand_rows_ask_once_and_bad_urls_fail_only_their_rows(
     assert sum(server.asked.values()) == 3
 
 
-def test_a_bug_in_fetching_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_bug_in_fetching_is_raised_and_not_waited_for(tmp_path: Path) -> None:
     def broken(url: str, target: BinaryIO, deadline: float) -> None:
         raise ZeroDivisionError
 

@@ -231,7 +231,7 @@ def test_voice_and_speaker_id_are_read_by_content(read: ReadRows, name: str, cel
     assert any(f"column '{name}'" in note for note in read.notes)
 
 
-def test_sampling_columns_are_remarked(read: ReadRows) -> None:
+def test_sampling_columns_are_noted(read: ReadRows) -> None:
     (row,) = read.written("t.csv", "text,temperature\na,0.5\n")
     assert row.extras == {"temperature": "0.5"} and any("sampling is set for the whole run" in n for n in read.notes)
 

@@ -11,6 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from tests.dataset.web_server import (
+    CERTIFICATE,
     HOST,
     WebServer,
     download_here,
@@ -40,6 +41,16 @@ def fetched(url: str, within_s: float = 10.0) -> bytes:
     [
         *("127.0.0.1", "127.8.9.1", "10.0.0.1", "172.16.3.4", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
         *("0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "ff02::1"),
+        *(
+            "::127.0.0.1",
+            "::a9fe:a9fe",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b:1::1",
+            "fec0::1",
+            "5f00::1",
+            "3fff::1",
+            "2001:db8::1",
+        ),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:c0a8:101::"),
     ],
 )
@@ -60,7 +71,18 @@ def test_this_machine_is_refused_however_it_is_written(server: WebServer, host: 
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h/a", "file:///etc/passwd", "http:///a", "http://me:pw@h/a", "http://h:99999/a"]
+    "url",
+    [
+        "ftp://h/a",
+        "file:///etc/passwd",
+        "http:///a",
+        "http://me:pw@h/a",
+        "http://h:99999/a",
+        "http://h:0/a",
+        "http://[::1/a",
+        "//h/a",
+        "",
+    ],
 )
 def test_urls_that_are_not_for_us(url: str) -> None:
     with pytest.raises(RefusedError):
@@ -107,6 +129,41 @@ def test_redirects_are_followed_and_checked(server: WebServer) -> None:
     assert server.asked["/a"] == 1
 
 
+def test_a_redirect_is_followed_without_reading_its_body(server: WebServer) -> None:
+    server.files["/a"] = b"sound"
+
+    def moved(wfile: BinaryIO) -> None:
+        wfile.write(b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 999999999\r\n\r\nx")
+
+    server.answers["/1"] = moved
+    assert fetched(server.url("/1")) == b"sound"
+
+
+def test_a_proxy_of_the_environment_is_not_used(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    server.files["/a"] = b"sound"
+    assert fetched(server.url("/a")) == b"sound"
+
+
+def test_a_compressed_answer_is_kept_as_it_came(server: WebServer) -> None:
+    server.answers["/a"] = lambda wfile: (
+        wfile.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nbomb") and None
+    )
+    assert fetched(server.url("/a")) == b"bomb"
+
+
+def test_a_certificate_is_checked_for_the_host_and_not_for_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_server(CERTIFICATE) as server:
+        server.files["/a"] = b"sound"
+        with pytest.raises(WebError, match="certificate verify failed"):
+            fetched(server.url("/a"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        assert fetched(server.url("/a")) == b"sound"
+        with pytest.raises(WebError, match="certificate verify failed"):
+            fetched(server.url("/a", "127.0.0.1"))
+
+
 @pytest.mark.parametrize("announced", [True, False])
 def test_size_has_a_limit(server: WebServer, monkeypatch: pytest.MonkeyPatch, announced: bool) -> None:
     monkeypatch.setattr(web, "MAX_BYTES", 1000)
@@ -131,7 +188,7 @@ def test_a_server_that_drips_is_cut_off_at_the_deadline(server: WebServer) -> No
     assert time.monotonic() - started < 5
 
 
-def test_a_server_that_is_silent_is_given_up(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_silent_times_out(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "SILENCE_S", 0.2)
     server.answers["/mute"] = lambda wfile: time.sleep(2)
     with pytest.raises(WebError, match="connection failed") as caught:
@@ -141,7 +198,7 @@ def test_a_server_that_is_silent_is_given_up(server: WebServer, monkeypatch: pyt
 
 def test_a_file_that_ends_early_is_none(server: WebServer) -> None:
     server.answers["/half"] = lambda wfile: wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf") and None
-    with pytest.raises(WebError, match="4 of 10 bytes") as caught:
+    with pytest.raises(WebError, match="received 4 bytes, expected 10") as caught:
         fetched(server.url("/half"))
     assert caught.value.passing
 

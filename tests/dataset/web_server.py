@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections import Counter
@@ -9,11 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import BinaryIO
 
 from tts_batch.dataset.web import download, is_public
 
 HOST = "speech.example"  # resolves to this machine, by `resolve_here` only
+CERTIFICATE = (
+    Path(__file__).parents[1] / "data" / "speech.example.pem"
+)  # of HOST, with its key, and trusted by no store
 
 
 class WebServer(ThreadingHTTPServer):
@@ -22,8 +27,15 @@ class WebServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self._scheme = "http"
+        if certificate is not None:
+            self._scheme = "https"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            # The handshake is left to the connection's own thread.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
         self.answers: dict[str, Callable[[BinaryIO], None]] = {}
@@ -34,7 +46,7 @@ class WebServer(ThreadingHTTPServer):
         """A client that hangs up is part of these tests."""
 
     def url(self, path: str, host: str = HOST) -> str:
-        return f"http://{host}:{self.server_port}{path}"
+        return f"{self._scheme}://{host}:{self.server_port}{path}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,9 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def web_server() -> Iterator[WebServer]:
-    """A server in a thread, on a port of its own."""
-    with WebServer() as server:
+def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
+    """A server in a thread, on a port of its own; with a `certificate` it speaks HTTPS."""
+    with WebServer(certificate) as server:
         thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01), daemon=True)
         thread.start()
         yield server

@@ -1,17 +1,19 @@
-"""Scripted stages behind the Generation contract: they do what a test says, and can do it wrong."""
+"""Scripted stages behind the compute loop: they do what a test says, and can do it wrong."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from tts_batch.engine.code2wav.utterance import Voiced
-from tts_batch.engine.generation import Generation, Stages
-from tts_batch.engine.request import SpeechRequest
+from tts_batch.engine.compute_loop import ComputeLoop, Stages
+from tts_batch.engine.generation import generate
+from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.model.prompt import Prompt
 
@@ -149,8 +151,9 @@ class ScriptedCode2Wav:
         return Voiced(row, codes, np.ones(len(codes), np.float32) if len(codes) < self.too_big else None, 0.0)
 
 
-def scripted_generation(requests: object, runner: ScriptedRunner | None = None, **settings: object) -> Generation:
-    """A Generation on scripted stages."""
+@contextmanager
+def scripted_engine(runner: ScriptedRunner | None = None, **settings: object) -> Iterator[ComputeLoop]:
+    """A ComputeLoop on scripted stages, closed afterwards. It is used as an Engine is."""
     stages = {
         "preparer": ScriptedPreparer(),
         "runner": runner or ScriptedRunner(),
@@ -158,7 +161,29 @@ def scripted_generation(requests: object, runner: ScriptedRunner | None = None, 
         "stall_timeout_s": 30.0,
         **settings,
     }
-    return Generation(requests, Stages(**stages))  # type: ignore[arg-type]
+    engine = ComputeLoop(Stages(**stages))  # type: ignore[arg-type]
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def run_scripted(
+    requests: Iterable[SpeechRequest], runner: ScriptedRunner | None = None, **settings: object
+) -> list[SpeechResult]:
+    """All results of a scripted engine, in completion order."""
+    with scripted_engine(runner, **settings) as engine:
+        return list(generate(engine, requests))  # type: ignore[arg-type]
+
+
+def collect(engine: ComputeLoop, count: int) -> list[SpeechResult]:
+    """The next results, `count` of them."""
+    results: list[SpeechResult] = []
+    deadline_s = time.monotonic() + 20
+    while len(results) < count:
+        assert time.monotonic() < deadline_s, f"{len(results)} of {count} results came"
+        results += engine.step(1.0)
+    return results
 
 
 def compute_threads() -> list[threading.Thread]:

@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from tests.engine.asking import ask, voice
+from tests.engine.tiny_stages import tiny_stages
 from tts_batch.engine import assemble
 from tts_batch.engine.assemble import _code2wav_graphs, _decode_pool, _decoder
 from tts_batch.engine.code2wav.decode_pool import PoolLimits
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs
+from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.devices import Platform
+from tts_batch.engine.generation import generate
 from tts_batch.engine.kernels import backend
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.native import NativeEngine
@@ -123,20 +126,20 @@ def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., N
     clips = []
     for settings in ({}, {"eager": True, "options": EVERYTHING_OFF}):
         engine = open_tiny("base", runner="v2", **settings)
-        clips.append({result.request_id: result for result in engine.generate(iter(requests))})
+        clips.append({result.request_id: result for result in generate(engine, iter(requests))})
     for name, one in clips[0].items():
         assert np.array_equal(one.codes, clips[1][name].codes)
         np.testing.assert_allclose(one.audio, clips[1][name].audio, atol=1e-4)
 
 
 @pytest.mark.parametrize(("together", "shapes"), [("true", None), ("false", ALONE)])
-def test_references_are_encoded_alone_when_told_so(
-    open_tiny: Callable[..., NativeEngine], monkeypatch: pytest.MonkeyPatch, together: str, shapes: object
+def test_references_are_encoded_alone_when_set_so(
+    monkeypatch: pytest.MonkeyPatch, together: str, shapes: object
 ) -> None:
     seen = []
     monkeypatch.setattr(references, "ReferenceEncoder", lambda model, shapes: seen.append(shapes))
-    engine = open_tiny("base", options={"references_together": together})
-    engine._stages.preparer.forget_references()
+    stages = tiny_stages("base", options={"references_together": together})
+    stages.preparer.forget_references()
     assert seen == [shapes, shapes]
 
 
@@ -153,12 +156,10 @@ def test_kernels_are_left_out_where_they_are_not_allowed(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_eager_leaves_kernels_and_graphs_out(
-    open_tiny: Callable[..., NativeEngine], monkeypatch: pytest.MonkeyPatch, eager: bool
-) -> None:
+def test_eager_leaves_kernels_and_graphs_out(monkeypatch: pytest.MonkeyPatch, eager: bool) -> None:
     seen = set()
-    engine = open_tiny(runner="v2", eager=eager)
-    runner = engine._stages.runner
+    stages = tiny_stages(runner="v2", eager=eager)
+    runner = stages.runner
     step = runner.step
 
     def look() -> list:
@@ -166,6 +167,8 @@ def test_eager_leaves_kernels_and_graphs_out(
         return step()
 
     monkeypatch.setattr(runner, "step", look)
-    list(engine.generate([ask()]))
+    engine = ComputeLoop(stages)
+    list(generate(engine, [ask()]))
+    engine.close()
     assert seen == {not eager}
     assert runner.settings.cuda_graph == (not eager)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.engine.asking import ask
+from tts_batch.engine.generation import generate
 from tts_batch.engine.meter import Meter, Reading
 from tts_batch.engine.native import NativeEngine
 
@@ -49,7 +50,7 @@ def test_what_fails_on_the_device_is_not_counted_and_the_host_time_is() -> None:
 def test_an_engine_says_where_its_time_went(open_tiny: Callable[..., NativeEngine], runner: str) -> None:
     engine = open_tiny(runner=runner)
     before = engine.read_meter()
-    results = list(engine.generate([ask(str(i), max_frames=3, seed=i) for i in range(3)]))
+    results = list(generate(engine, [ask(str(i), max_frames=3, seed=i) for i in range(3)]))
     read = engine.read_meter().since(before)
     assert set(read.device_s) == {"prefill", "frame_loop", "code2wav"}
     assert set(read.host_s) >= {"prepare", "decode", "code2wav"}

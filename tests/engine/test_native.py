@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import random
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from tests.engine.asking import ask, voice
+from tests.engine.scripted import compute_threads
 from tts_batch.engine import native
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.request import Engine, EngineConfig, SpeechRequest
+from tts_batch.engine.request import Engine, EngineConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
@@ -52,7 +54,7 @@ def test_many_requests_of_every_sort_through_small_batches(open_tiny: Open) -> N
     ]
     draw.shuffle(requests)
 
-    results = list(engine.generate(iter(requests)))
+    results = list(generate(engine, iter(requests)))
     assert Counter(r.request_id for r in results) == Counter(r.request_id for r in requests)
     assert {r.request_id: r.reason for r in results if r.reason} == {
         "no reference": "ref_missing",
@@ -72,7 +74,7 @@ def test_many_requests_of_every_sort_through_small_batches(open_tiny: Open) -> N
 
 
 def test_says_what_was_applied_and_how_long_it_took(open_tiny: Open) -> None:
-    (result,) = open_tiny().generate([ask(speaker="Eric", instruct="Slowly.", language=None)])
+    (result,) = generate(open_tiny(), [ask(speaker="Eric", instruct="Slowly.", language=None)])
     assert result.effective == {"language": "sichuan_dialect", "speaker": "eric", "instruct": "Slowly."}
     assert set(result.metrics) == {
         "prepare_s", "queue_s", "prefill_s", "decode_s", "code2wav_s", "prompt_tokens", "text_tokens",
@@ -83,55 +85,60 @@ def test_says_what_was_applied_and_how_long_it_took(open_tiny: Open) -> None:
 def test_a_row_repeats_itself_in_any_company(open_tiny: Open) -> None:
     engine = open_tiny(max_num_seqs=4)
     company = [ask(str(i), seed=i, max_frames=3, text="word " * i) for i in range(1, 6)]
-    (alone,) = engine.generate([ask("me", max_frames=4, seed=99)])
-    results = {r.request_id: r for r in engine.generate([*company, ask("me", max_frames=4, seed=99)])}
+    (alone,) = generate(engine, [ask("me", max_frames=4, seed=99)])
+    results = {r.request_id: r for r in generate(engine, [*company, ask("me", max_frames=4, seed=99)])}
     assert np.array_equal(results["me"].codes, alone.codes)
     np.testing.assert_allclose(results["me"].audio, alone.audio, atol=5e-5)
 
 
-def test_cancel_and_early_close_of_real_work(open_tiny: Open) -> None:
+def test_abort_and_early_close_of_real_work(open_tiny: Open) -> None:
     engine = open_tiny(max_num_seqs=2)
-    results = engine.generate(ask(str(i), max_frames=2 if i < 2 else 500) for i in range(4))
+    assert isinstance(engine, Engine)
+    results = generate(engine, (ask(str(i), max_frames=2 if i < 2 else 500) for i in range(4)))
     ended = {next(results).request_id, next(results).request_id}
-    engine.cancel("2")
+    engine.abort_request("2")
     assert next(results).finish_reason in ("cancelled", "length")
     results.close()
-    assert [t for t in threading.enumerate() if t.name == "tts-batch-compute"] == []
     assert len(ended) == 2
-    assert next(engine.generate([ask("again")])).finish_reason == "length"
+    assert engine.num_wanted > 0
+    assert next(generate(engine, [ask("again")])).finish_reason == "length"
 
 
-def test_one_generation_at_a_time_and_none_after_close(open_tiny: Open) -> None:
+def test_a_closed_engine_is_over(open_tiny: Open) -> None:
     engine = open_tiny()
-    assert isinstance(engine, Engine)
-    assert list(engine.generate([])) == []
-    running = engine.generate([ask("a"), ask("b")])
-    next(running)
-    with pytest.raises(EngineError, match="generating already"):
-        next(engine.generate([ask("c")]))
-    running.close()
+    engine.add_request(ask("a", max_frames=500))
+    assert len(compute_threads()) == 1
     engine.close()
-    with pytest.raises(EngineError, match="closed"):
-        next(engine.generate([ask("d")]))
+    engine.close()
+    assert compute_threads() == []
+    assert engine.num_wanted == 0
+    engine.abort_request("a")
+    for call in (lambda: engine.add_request(ask("b")), lambda: engine.step(1.0), engine.read_meter):
+        with pytest.raises(EngineError, match="this engine is closed"):
+            call()
 
 
-def test_an_engine_whose_requests_fail_is_dead(open_tiny: Open) -> None:
-    engine = open_tiny()
+def test_an_engine_that_nobody_closes_leaves_no_thread() -> None:
+    engine = NativeEngine(EngineConfig(model=str(build_tiny("tiny-random", "custom_voice")), device="cpu"))
+    assert len(list(generate(engine, [ask()]))) == 1
+    assert len(compute_threads()) == 1
+    del engine
+    gc.collect()
+    assert compute_threads() == []
 
-    def broken() -> Iterator[SpeechRequest]:
-        yield ask("a")
-        raise OSError("gone")
 
-    with pytest.raises(EngineError, match="gone"):
-        list(engine.generate(broken()))
-    with pytest.raises(EngineError, match=r"closed.*gone"):
-        list(engine.generate([]))
+def test_a_result_s_arrays_are_the_caller_s(open_tiny: Open) -> None:
+    engine = open_tiny(runner="v2")
+    (first,) = generate(engine, [ask(max_frames=3)])
+    kept = first.audio.copy()
+    list(generate(engine, [ask(str(i), max_frames=3, seed=i) for i in range(4)]))
+    np.testing.assert_array_equal(first.audio, kept)
 
 
 def test_computes_in_bfloat16_when_asked(open_tiny: Open) -> None:
     engine = open_tiny("base", dtype="bfloat16")
     assert engine.info["dtype"] == "bfloat16"
-    (result,) = engine.generate([ask(task="base", reference=voice(seconds=0.3))])
+    (result,) = generate(engine, [ask(task="base", reference=voice(seconds=0.3))])
     assert result.num_frames == 2
     assert np.isfinite(result.audio).all()
 
@@ -178,22 +185,22 @@ def test_too_little_memory_to_open_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 def test_two_engines_in_one_process_take_turns_and_do_not_mix(open_tiny: Open) -> None:
     engines = [open_tiny(runner=runner, max_num_seqs=2) for runner in ("v1", "v2", "v2")]
     requests = [ask(str(i), max_frames=4 + i, seed=i) for i in range(5)]
-    expected = {r.request_id: r.codes.tolist() for r in engines[0].generate(requests)}
-    at_once = [engine.generate(requests) for engine in engines]
+    expected = {r.request_id: r.codes.tolist() for r in generate(engines[0], requests)}
+    at_once = [generate(engine, requests) for engine in engines]
     ended: list[dict[str, list]] = [{} for _ in engines]
     for results in zip(*at_once, strict=True):
         for mine, result in zip(ended, results, strict=True):
             mine[result.request_id] = result.codes.tolist()
     assert ended == [expected] * 3
-    assert list(engines[0].generate([])) == []
+    assert list(generate(engines[0], [])) == []
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_the_neighbours_of_a_clip_change_no_sample_of_it(open_tiny: Open, runner: str) -> None:
     engine = open_tiny(max_num_seqs=4, runner=runner)
     requests = [ask(f"{i}", seed=i, max_frames=2 + 2 * i) for i in range(4)]
-    together = {result.request_id: result.audio for result in engine.generate(iter(requests))}
-    alone = {result.request_id: result.audio for one in requests for result in engine.generate([one])}
+    together = {result.request_id: result.audio for result in generate(engine, iter(requests))}
+    alone = {result.request_id: result.audio for one in requests for result in generate(engine, [one])}
     for request_id, audio in together.items():
         assert audio is not None
         np.testing.assert_array_equal(audio, alone[request_id])

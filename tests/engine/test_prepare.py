@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine.asking import ask
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SamplingParams
 
@@ -33,7 +34,7 @@ def test_a_wrong_number_fails_its_own_row(open_tiny: Callable[..., NativeEngine]
             requests.append(ask(str(i), **{name: value}))
         else:
             requests.append(ask(str(i), sampling=replace(SamplingParams(), **{name: value})))
-    results = {r.request_id: r for r in open_tiny(runner=runner).generate(requests)}
+    results = {r.request_id: r for r in generate(open_tiny(runner=runner), requests)}
     assert results.pop("good").finish_reason in ("stop", "length")
     for i, (reason, name, value) in enumerate(WRONG):
         assert results[str(i)].reason == reason

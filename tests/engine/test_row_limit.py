@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.engine.asking import ask
-from tests.engine.scripted import ScriptedRunner, scripted_generation
+from tests.engine.scripted import ScriptedRunner, run_scripted
 from tts_batch.engine.row_limit import CALM_ROUNDS, RowLimit
 
 
@@ -58,6 +58,6 @@ def test_a_shortage_that_has_passed_costs_speed_for_a_while_only() -> None:
 
     runner = ScriptedRunner(4, on_step=fail_once)
     count = CALM_ROUNDS * 2 + 10
-    results = list(scripted_generation([ask(str(n)) for n in range(count)], runner).results())
+    results = run_scripted([ask(str(n)) for n in range(count)], runner)
     assert [result.finish_reason for result in results] == ["stop"] * count
     assert (failed, runner.max_num_seqs) == ([1], 4)

@@ -14,6 +14,7 @@ from tests.engine.code2wav.test_chunked import Chunks
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechResult
 
@@ -26,7 +27,7 @@ def clips(engine: NativeEngine) -> dict[str, SpeechResult]:
         ask(f"{i}", task="base", seed=i, max_frames=3 + i, reference=voice(f"v{i % 2}", 0.4), x_vector_only=i == 1)
         for i in range(5)
     ]
-    return {result.request_id: result for result in engine.generate(iter(requests))}
+    return {result.request_id: result for result in generate(engine, iter(requests))}
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])

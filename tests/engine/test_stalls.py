@@ -1,8 +1,7 @@
-"""The laws of `generate` where something stands still: who is stuck ends, the others go on, no thread stays."""
+"""The laws of the compute loop where something stands still: who is stuck ends, the others go on, no thread stays."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -16,13 +15,16 @@ from tests.engine.scripted import (
     ScriptedCode2Wav,
     ScriptedPreparer,
     ScriptedRunner,
+    collect,
     compute_threads,
-    scripted_generation,
+    run_scripted,
+    scripted_engine,
     wait_until,
 )
-from tts_batch.engine import generation as generation_module
+from tts_batch.engine import compute_loop
 from tts_batch.engine.code2wav.utterance import Voiced
 from tts_batch.engine.errors import EngineError
+from tts_batch.engine.generation import generate
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 
@@ -33,43 +35,57 @@ def _no_threads_left() -> Iterator[None]:
     assert compute_threads() == []
 
 
-def test_a_stuck_stage_is_reported_with_its_stack(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
+def thread_is_over() -> bool:
+    return compute_threads() == []
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing does not wait long for a thread that is stuck."""
+    monkeypatch.setattr(compute_loop, "JOIN_S", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stuck_stage_is_reported_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
 
     def stick(runner: ScriptedRunner) -> None:
         release.wait(30)
 
-    generation = scripted_generation([ask("a")], ScriptedRunner(on_step=stick), stall_timeout_s=0.2)
-    started = time.monotonic()
-    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="stalled: 'decode'"):
-        next(generation.results())
-    assert time.monotonic() - started < 5
-    assert "in stick" in caplog.text
-    assert not generation.stopped
-    release.set()
-    wait_until(lambda: generation.stopped)
+    with scripted_engine(ScriptedRunner(on_step=stick), stall_timeout_s=0.2) as engine, caplog.at_level(logging.ERROR):
+        engine.add_request(ask("a"))
+        started = time.monotonic()
+        assert engine.step(20.0) == []
+        with pytest.raises(EngineError, match="stalled: 'decode'"):
+            engine.step(20.0)
+        assert time.monotonic() - started < 5
+        assert "in stick" in caplog.text
+        assert engine.num_wanted == 0
+        engine.close()
+        assert engine.is_alive
+        release.set()
+        wait_until(thread_is_over)
 
 
-def test_a_stuck_stage_that_cannot_be_described_is_reported_all_the_same(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
+@pytest.mark.usefixtures("impatient")
+def test_a_stuck_stage_that_cannot_be_described_is_reported_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
-    runner = ScriptedRunner(on_step=lambda runner: release.wait(30))
 
-    def changing() -> list[tuple[PreparedRow, int]]:
-        raise RuntimeError("dictionary changed size during iteration")
+    class Changing(ScriptedRunner):
+        def progress(self) -> list[tuple[PreparedRow, int]]:
+            if self.num_steps:
+                raise RuntimeError("dictionary changed size during iteration")
+            return super().progress()
 
-    monkeypatch.setattr(runner, "progress", changing)
-    generation = scripted_generation([ask("a")], runner, stall_timeout_s=0.2)
-    with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="stalled: 'decode'"):
-        next(generation.results())
-    assert "the compute thread is stuck" in caplog.text
-    release.set()
-    wait_until(lambda: generation.stopped)
+    runner = Changing(on_step=lambda runner: release.wait(30))
+    with scripted_engine(runner, stall_timeout_s=0.2) as engine, caplog.at_level(logging.ERROR):
+        engine.add_request(ask("a"))
+        assert engine.step(20.0) == []
+        with pytest.raises(EngineError, match="stalled: 'decode'"):
+            engine.step(20.0)
+        assert "the compute thread is stuck" in caplog.text
+        release.set()
+        wait_until(thread_is_over)
 
 
 class Forgetful(ScriptedRunner):
@@ -90,7 +106,7 @@ def test_a_dropped_hand_off_and_stuck_rows_fail_and_the_others_go_on(caplog: pyt
     requests = [ask(name, max_frames=3) for name in names]
     started = time.monotonic()
     with caplog.at_level(logging.ERROR):
-        results = list(scripted_generation(requests, runner, stall_timeout_s=0.4).results())
+        results = run_scripted(requests, runner, stall_timeout_s=0.4)
     assert time.monotonic() - started < 10
     assert Counter(r.request_id for r in results) == Counter(names)
     for result in results:
@@ -110,7 +126,7 @@ class Deaf(ScriptedRunner):
 
 def test_a_runner_that_does_nothing_fails_all_its_rows() -> None:
     runner = Deaf(2)
-    results = list(scripted_generation([ask("a"), ask("b"), ask("c")], runner, stall_timeout_s=0.2).results())
+    results = run_scripted([ask("a"), ask("b"), ask("c")], runner, stall_timeout_s=0.2)
     assert {r.request_id: r.reason for r in results} == {"a": "stalled", "b": "stalled", "c": "stalled"}
     assert not runner.busy
 
@@ -118,7 +134,7 @@ def test_a_runner_that_does_nothing_fails_all_its_rows() -> None:
 def test_a_code2wav_that_stands_still_fails_its_rows() -> None:
     code2wav = ScriptedCode2Wav()
     code2wav.gate.clear()
-    results = list(scripted_generation([ask("a"), ask("b")], code2wav=code2wav, stall_timeout_s=0.2).results())
+    results = run_scripted([ask("a"), ask("b")], code2wav=code2wav, stall_timeout_s=0.2)
     assert {r.request_id: r.reason for r in results} == {"a": "stalled", "b": "stalled"}
     assert not code2wav.busy
 
@@ -131,46 +147,22 @@ class Roomy(ScriptedRunner):
 
 def test_rows_may_wait_long_while_others_move() -> None:
     runner = Roomy(1, on_step=lambda runner: time.sleep(0.002))
-    requests = [ask(str(i), max_frames=100) if i < 5 else None for i in range(600)]
-    results = list(scripted_generation(requests, runner, stall_timeout_s=0.4).results())
+    results = run_scripted([ask(str(i), max_frames=100) for i in range(5)], runner, stall_timeout_s=0.4)
     assert {r.finish_reason for r in results} == {"stop"}
 
 
-def test_a_slow_receiver_is_no_stall() -> None:
-    results = scripted_generation([ask(str(i)) for i in range(12)], ScriptedRunner(2), stall_timeout_s=0.1).results()
+def test_a_slow_caller_is_no_stall() -> None:
     reasons = []
-    for result in results:
-        time.sleep(0.12)
-        reasons.append(result.reason)
+    with scripted_engine(ScriptedRunner(2), stall_timeout_s=0.1) as engine:
+        for result in generate(engine, [ask(str(i)) for i in range(12)]):
+            time.sleep(0.12)
+            reasons.append(result.reason)
     assert reasons == [None] * 12
 
 
-def test_few_long_clips_wait_for_a_receiver_who_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_module, "MAX_QUEUED_SAMPLES", 10)  # a frame is one sample here
-    generation = scripted_generation([ask(str(i), max_frames=4) for i in range(9)], ScriptedRunner(4))
-    wait_until(lambda: generation._results.qsize() == 2)
-    time.sleep(0.1)
-    assert generation._results.qsize() == 2
-    longer = [ask(str(i), max_frames=12) for i in range(3)]
-    assert len(list(generation.results())) == 9
-    assert len(list(scripted_generation(longer, ScriptedRunner(4)).results())) == 3
-    assert generation._queued_samples == 0
-
-
-def test_a_receiver_that_goes_away_leaves_no_thread() -> None:
-    results = scripted_generation((ask(str(i)) for i in range(1_000_000)), ScriptedRunner(2)).results()
-    next(results)
-    assert len(compute_threads()) == 1
-    del results
-    gc.collect()
-    assert compute_threads() == []
-
-
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("stage", ["load", "prepare"])
-def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies(
-    monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    monkeypatch.setattr(generation_module, "JOIN_S", 0.2)
+def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies(stage: str) -> None:
     release = threading.Event()
 
     class Hangs(ScriptedPreparer):
@@ -185,16 +177,17 @@ def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies
             if request.request_id == "dead share" and stage == at:
                 release.wait(30)
 
-    requests = [ask("a", max_frames=1), None, *[None] * 5, ask("dead share"), ask("never pulled")]
-    generation = scripted_generation(requests, preparer=Hangs(), stall_timeout_s=0.2)
-    results = generation.results()
-    assert next(results).reason is None
-    stalled = next(results)
-    assert (stalled.request_id, stalled.reason) == ("dead share", "stalled")
-    with pytest.raises(EngineError, match=f"stalled: {stage!r}"):
-        next(results)
-    release.set()
-    wait_until(lambda: generation.stopped)
+    with scripted_engine(preparer=Hangs(), stall_timeout_s=0.2) as engine:
+        engine.add_request(ask("a", max_frames=1))
+        assert [r.reason for r in collect(engine, 1)] == [None]
+        engine.add_request(ask("dead share"))
+        wait_until(lambda: engine.num_wanted == 3)
+        engine.add_request(ask("never taken"))
+        assert [(r.request_id, r.reason) for r in collect(engine, 1)] == [("dead share", "stalled")]
+        with pytest.raises(EngineError, match=f"stalled: {stage!r}"):
+            engine.step(5.0)
+        release.set()
+        wait_until(thread_is_over)
 
 
 def test_a_result_that_comes_after_the_end_is_dropped() -> None:
@@ -202,7 +195,7 @@ def test_a_result_that_comes_after_the_end_is_dropped() -> None:
         def poll(self, *, drain: bool) -> list[Voiced]:
             return 2 * super().poll(drain=drain)
 
-    results = list(scripted_generation([ask("a"), ask("b")], code2wav=Twice()).results())
+    results = run_scripted([ask("a"), ask("b")], code2wav=Twice())
     assert Counter(r.request_id for r in results) == Counter("ab")
 
 
@@ -214,5 +207,5 @@ def test_a_runner_that_cannot_even_let_go_is_no_hang() -> None:
         def evict(self) -> list[PreparedRow]:
             raise RuntimeError("device lost for good")
 
-    with pytest.raises(EngineError, match=r"device lost$"):
-        list(scripted_generation([ask("a")], Broken()).results())
+    with pytest.raises(EngineError, match=r"device lost\.$"):
+        run_scripted([ask("a")], Broken())

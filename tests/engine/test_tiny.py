@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.engine.asking import GREEDY, ask, voice
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SamplingParams, SpeechRequest
 from tts_batch.model.tiny import build_tiny
@@ -45,7 +46,7 @@ def test_clips_end_by_themselves_after_one_to_six_seconds(kind: str, size: str) 
     draw = random.Random(0)
     requests = [draw_request(draw, kind, i) for i in range(NUM_ROWS)]
     engine = NativeEngine(EngineConfig(model=str(build_tiny("tiny-noise", kind, size)), device="cpu"))
-    results = list(engine.generate(requests))
+    results = list(generate(engine, requests))
     engine.close()
     assert {result.finish_reason for result in results} == {"stop"}
     seconds = sorted(result.num_frames / 12.5 for result in results)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.engine.asking import ask
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.model.checkpoint import resolve_checkpoint
@@ -32,7 +33,7 @@ def speak() -> Iterator[Speak]:
             engines[kind] = NativeEngine(
                 EngineConfig(model=str(build_tiny("tiny", kind)), device="cpu", dtype="float32")
             )
-        results = {result.request_id: result for result in engines[kind].generate(_requests(kind, asked))}
+        results = {result.request_id: result for result in generate(engines[kind], _requests(kind, asked))}
         return [results[str(number)] for number in range(len(asked))]
 
     yield make

@@ -16,6 +16,7 @@ from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
+from tts_batch.engine.generation import generate
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig
@@ -132,7 +133,7 @@ def test_an_engine_replays_every_frame_and_chunk(mode: str, tmp_path: Path) -> N
                 code2wav_mode=mode, cuda_graph=graphs, cache_dir=str(tmp_path),
             )
         )  # fmt: skip
-        clips[graphs] = {result.request_id: result for result in engine.generate(requests())}
+        clips[graphs] = {result.request_id: result for result in generate(engine, requests())}
         read = engine.read_meter()
         for owner, counts in read.graphs.items():
             is_replayed = graphs and (owner == "frame_loop" or mode == "chunked")

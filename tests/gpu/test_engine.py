@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine.asking import ask, voice
 from tests.engine.code2wav.test_chunked import Chunks
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.tiny import build_tiny
@@ -51,7 +52,7 @@ def test_graphs_change_no_code(open_cuda: Open, dtype: str) -> None:
     clips = {}
     for graphs in (True, False):
         engine = open_cuda(dtype=dtype, cuda_graph=graphs)
-        clips[graphs] = {result.request_id: result for result in engine.generate(requests())}
+        clips[graphs] = {result.request_id: result for result in generate(engine, requests())}
     for name, replayed in clips[True].items():
         assert replayed.finish_reason in ("stop", "length")
         assert np.array_equal(replayed.codes, clips[False][name].codes)
@@ -62,7 +63,7 @@ def test_graphs_change_no_code(open_cuda: Open, dtype: str) -> None:
 def test_chunks_are_the_clip(open_cuda: Open, dtype: str) -> None:
     chunks = Chunks()
     engine = open_cuda(dtype=dtype, code2wav_mode="chunked", on_chunk=chunks)
-    results = list(engine.generate(requests()))
+    results = list(generate(engine, requests()))
     assert chunks.ended == {result.request_id for result in results}
     for result in results:
         assert result.audio.shape == (result.num_frames * 1_920,)
@@ -74,10 +75,10 @@ def test_chunks_are_the_clip(open_cuda: Open, dtype: str) -> None:
 
 def test_voices_reach_the_disk(open_cuda: Open, tmp_path: Path) -> None:
     first = open_cuda()
-    codes = {result.request_id: result.codes for result in first.generate(requests())}
+    codes = {result.request_id: result.codes for result in generate(first, requests())}
     first.close()
     assert len(list(tmp_path.rglob("*.npz"))) == 3
-    for result in open_cuda().generate(requests()):
+    for result in generate(open_cuda(), requests()):
         assert np.array_equal(result.codes, codes[result.request_id])
 
 
@@ -85,7 +86,7 @@ def test_runner_v1_gives_the_same_clips(open_cuda: Open) -> None:
     clips = {}
     for runner in ("v1", "v2"):
         engine = open_cuda(dtype="float32", runner=runner)
-        clips[runner] = {result.request_id: result for result in engine.generate(requests())}
+        clips[runner] = {result.request_id: result for result in generate(engine, requests())}
     for name, clip in clips["v1"].items():
         assert np.array_equal(clip.codes, clips["v2"][name].codes)
         np.testing.assert_allclose(clip.audio, clips["v2"][name].audio, rtol=0, atol=5e-5)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.engine.asking import GREEDY
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest
@@ -117,7 +118,7 @@ def test_out_of_memory_lowers_the_limit_and_goes_on() -> None:
         EngineConfig(model=str(build_tiny("tiny-random", "base")), device="cuda", dtype="float32", max_num_seqs=16)
     )
     asked = requests(GREEDY)
-    expected = {result.request_id: result.codes.tolist() for result in engine.generate(iter(asked))}
+    expected = {result.request_id: result.codes.tolist() for result in generate(engine, iter(asked))}
     runner = engine._stages.runner
     prefill, calls = runner._prefill, []
 
@@ -128,7 +129,7 @@ def test_out_of_memory_lowers_the_limit_and_goes_on() -> None:
         return prefill(x, lens, block_table)
 
     runner._prefill = short_of_memory
-    results = {result.request_id: result.codes.tolist() for result in engine.generate(iter(asked))}
+    results = {result.request_id: result.codes.tolist() for result in generate(engine, iter(asked))}
     assert results == expected
     assert runner.max_num_seqs <= 4 < max(calls)
     engine.close()

@@ -12,6 +12,7 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.code2wav.test_chunked import Chunks
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.tiny import build_tiny
@@ -61,7 +62,7 @@ def test_clips_are_those_of_one_device(open_cuda: Open, settings: dict[str, obje
     for placement in ("colocated", "split"):
         engine = open_cuda(placement=placement, **settings)
         assert engine.info["code2wav_device"] == ("cuda:1" if placement == "split" else "cuda")
-        clips[placement] = {result.request_id: result for result in engine.generate(requests())}
+        clips[placement] = {result.request_id: result for result in generate(engine, requests())}
         engine.close()
     tolerance = 5e-5 if settings["dtype"] == "float32" else 0.05
     for name, clip in clips["colocated"].items():
@@ -74,7 +75,7 @@ def test_clips_are_those_of_one_device(open_cuda: Open, settings: dict[str, obje
 def test_chunks_are_the_clip(open_cuda: Open) -> None:
     chunks = Chunks()
     engine = open_cuda(placement="split", dtype="bfloat16", code2wav_mode="chunked", on_chunk=chunks)
-    for result in engine.generate(requests()):
+    for result in generate(engine, requests()):
         assert np.array_equal(np.concatenate(chunks.audio[result.request_id]), result.audio)
 
 
@@ -89,7 +90,7 @@ def test_each_stage_keeps_to_its_device(open_cuda: Open, mode: str, decoded: str
     assert runner._state.hidden.device == torch.device("cuda:0")
     torch.cuda.reset_peak_memory_stats(1)
     idle_bytes = torch.cuda.memory_allocated(1)
-    assert all(result.finish_reason in ("stop", "length") for result in engine.generate(requests()))
+    assert all(result.finish_reason in ("stop", "length") for result in generate(engine, requests()))
     assert torch.cuda.max_memory_allocated(1) > idle_bytes
     assert torch.cuda.current_device() == 0
     graphs = engine.read_meter().graphs["code2wav"]  # where there are any, captured there

@@ -9,8 +9,8 @@ from importlib.resources import files
 
 import torch
 
+from tts_batch.engine.compute_loop import BURST
 from tts_batch.engine.devices import resolve_platform
-from tts_batch.engine.generation import BURST
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile

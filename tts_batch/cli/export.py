@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tts_batch.choices import EXPORT_FORMATS
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
     from tts_batch.export.job import ExportSummary
 
-FORMATS = ("hf", "audiofolder", "webdataset", "ljspeech", "nemo", "qwen-sft")
-
 
 @click.command(short_help="Write a run's clips as a dataset of another format.")
 @click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--to", "name", type=click.Choice(FORMATS), required=True, help="The format.")
+@click.option("--to", "name", type=click.Choice(EXPORT_FORMATS), required=True, help="The format.")
 @click.option("--out", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
               help="The folder to write: new, empty, or with an export that was broken off.")  # fmt: skip
 @click.option("--shard-mb", type=click.IntRange(min=1), metavar="N", help="Audio in a shard (hf, webdataset). "

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.cli.options import SectionCommand, job_options
-from tts_batch.cli.recipe import read_job
+from tts_batch.cli.options import JobCommand
+from tts_batch.cli.recipe import read_job, recipe_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
     from tts_batch.plan.planner import GroupTotals, Plan
 
 
-@click.command(cls=SectionCommand)
-@job_options
+@click.command(cls=JobCommand)
+@recipe_option
 @click.option("--deep", is_flag=True, help="Decode every distinct reference too.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(recipe: str | None, deep: bool, as_json: bool, **options: Any) -> ExitStatus:

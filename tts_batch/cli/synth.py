@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.cli.options import SectionCommand, job_options
-from tts_batch.cli.recipe import read_job
+from tts_batch.cli.options import JobCommand
+from tts_batch.cli.recipe import read_job, recipe_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
     from tts_batch.store.status import JobSummary
 
 
-@click.command(cls=SectionCommand)
-@job_options
+@click.command(cls=JobCommand)
+@recipe_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary of the run to stdout, as JSON.")
 def synth(recipe: str | None, as_json: bool, **options: Any) -> ExitStatus:
     """Make the clips of a table, or of several: one run folder, one manifest row for every input row.

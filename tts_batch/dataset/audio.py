@@ -25,8 +25,8 @@ from tts_batch.records import RefAudio
 
 SAMPLE_RATE_HZ = 24_000
 MIN_REFERENCE_S = 0.5  # below: refused; the speaker encoder needs a voice, not a click
-SHORT_REFERENCE_S = 3.0  # below: remarked; the model is made for clips of 3 s and more
-LONG_REFERENCE_S = 30.0  # above: remarked; clones get worse
+SHORT_REFERENCE_S = 3.0  # below: warned of; the model is made for clips of 3 s and more
+LONG_REFERENCE_S = 30.0  # above: warned of; clones get worse
 MAX_REFERENCE_S = 120.0  # above: refused; audio is never cut under a whole transcript
 SILENT_PEAK = 1e-4  # -80 dBFS beside any constant offset: dither, not speech
 QUIET_PEAK = 0.01  # -40 dBFS
@@ -71,7 +71,7 @@ def examine_reference(ref: RefAudio) -> tuple[float | None, str]:
 def load_reference(ref: RefAudio) -> NDArray[np.float32]:
     """Return float32 mono [samples] at 24 kHz, never clipped, never cut.
 
-    Raises RowError: ref_missing, ref_unreadable, ref_too_short, ref_too_long, ref_non_finite, ref_silent. Remarks on
+    Raises RowError: ref_missing, ref_unreadable, ref_too_short, ref_too_long, ref_non_finite, ref_silent. Warnings on
     short, long, quiet and over-loud recordings go to the log.
     """
     samples, rate_hz = _decode(ref)
@@ -81,7 +81,7 @@ def load_reference(ref: RefAudio) -> NDArray[np.float32]:
     if not np.isfinite(mono).all():
         raise RowError("ref_non_finite", f"ref_audio {ref.label} holds NaN or infinite samples: export it again.")
     _check_length(mono.size / rate_hz)
-    _remark_length(mono.size / rate_hz, ref)
+    _warn_length(mono.size / rate_hz, ref)
     return resample(_check_level(mono, ref), rate_hz)
 
 
@@ -182,7 +182,7 @@ def _check_length(seconds: float) -> float:
     return seconds
 
 
-def _remark_length(seconds: float, ref: RefAudio) -> None:
+def _warn_length(seconds: float, ref: RefAudio) -> None:
     if seconds < SHORT_REFERENCE_S or seconds > LONG_REFERENCE_S:
         log.warning("ref_audio %s lasts %.1f s: 3 to 30 s clone best", ref.label, seconds)
 

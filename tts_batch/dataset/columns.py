@@ -94,7 +94,7 @@ def map_columns(
     extras = tuple(name for name in names if name not in taken)
     if "text" not in ours:
         raise UsageError(_no_text(names, table))
-    _remark_unknown(extras, ours, strict=strict, table=table, notes=notes)
+    _note_unknown(extras, ours, strict=strict, table=table, notes=notes)
     return ColumnMap(ours, extras)
 
 
@@ -155,10 +155,10 @@ def _meaning_by_content(value: Any) -> str | None:
     return "ref_audio" if PurePath(value).suffix.casefold() in _AUDIO_SUFFIXES else None
 
 
-def _remark_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+def _note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
     if strict and extras:
-        told = ", ".join(_with_hint(name, ours) for name in extras)
-        raise UsageError(f"{table}: unknown column {told}; the known ones are {', '.join(COLUMNS)}.")
+        listed = ", ".join(_with_hint(name, ours) for name in extras)
+        raise UsageError(f"{table}: unknown column {listed}; the known ones are {', '.join(COLUMNS)}.")
     for name in extras:
         near = _near_miss(name, ours)
         if near:

@@ -23,52 +23,52 @@ FRESH_S = 24 * 3600.0  # after that a URL is asked again
 
 
 class Download(Protocol):
-    """How a file is had: web.download, or with other rules in tests."""
+    """How a file is downloaded: web.download, or with other rules in tests."""
 
     def __call__(self, url: str, target: BinaryIO, deadline: float) -> None:
         """Write the file at `url` into `target`; raises WebError."""
 
 
 class Fetcher:
-    """Files of URLs, for one job. What cannot be had is asked for once, too.
+    """Downloads the files of URLs for one job, each once; a failed URL is not tried again for the next row.
 
     `folder` keeps the files under hashes of their content, and for each URL which of them it was. A run that follows
-    within a day takes those, so that it makes the same rows; later the URL is asked again, and where it is silent the
-    older file still serves.
+    within a day takes those, so that it makes the same rows; later the URL is asked again, and where it does not answer
+    the older file is used.
     """
 
     def __init__(self, folder: Path, download: Download = download) -> None:
         self._folder = folder
         self._download = download
-        self._under_way: dict[str, Future[Path | Failure]] = {}
-        self._had: dict[str, Path | Failure] = {}
+        self._pending: dict[str, Future[Path | Failure]] = {}
+        self._results: dict[str, Path | Failure] = {}
 
     def start(self, url: str) -> None:
         """Begin to fetch `url` on a thread of its own, unless that was done before."""
-        if url in self._had or url in self._under_way:
+        if url in self._results or url in self._pending:
             return
         if (kept := self._kept(url, FRESH_S)) is not None:
-            self._had[url] = kept
+            self._results[url] = kept
             return
         future: Future[Path | Failure] = Future()
-        self._under_way[url] = future
-        # A daemon, so that a program can end while a server keeps it waiting.
+        self._pending[url] = future
+        # A daemon: the program may end while a server has not answered.
         Thread(target=self._fetch_into, args=(future, url), name="fetch", daemon=True).start()
 
     def path(self, url: str) -> Path:
         """Return the local file of `url`, waiting for it. Raises RowError(url_refused, ref_unreadable)."""
         self.start(url)
-        if url in self._under_way:
-            self._had[url] = self._under_way.pop(url).result()
-        had = self._had[url]
-        if isinstance(had, Failure):
-            raise RowError(had.reason, had.message)
-        return had
+        if url in self._pending:
+            self._results[url] = self._pending.pop(url).result()
+        result = self._results[url]
+        if isinstance(result, Failure):
+            raise RowError(result.reason, result.message)
+        return result
 
     def _fetch_into(self, future: Future[Path | Failure], url: str) -> None:
         try:
             future.set_result(self._fetch(url))
-        except BaseException as error:  # nobody foresaw it, but nobody must wait for this thread for ever
+        except BaseException as error:  # unexpected, but the row that waits for this URL must not wait for ever
             future.set_exception(error)
 
     def _fetch(self, url: str) -> Path | Failure:
@@ -83,27 +83,27 @@ class Fetcher:
     def _keep(self, url: str) -> Path:
         """Fetch a file into the folder; raises WebError when the last try fails."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _written_aside(self._folder) as file:
+        with _temporary_file(self._folder) as file:
             self._try(url, file)
             file.seek(0)
             kept = self._folder / _sha256(file)
             os.replace(file.name, kept)
-        with _written_aside(self._folder) as note:
-            note.write(kept.name.encode())
-            note.flush()
-            os.replace(note.name, self._note(url))
+        with _temporary_file(self._folder) as record:
+            record.write(kept.name.encode())
+            record.flush()
+            os.replace(record.name, self._record(url))
         return kept
 
     def _kept(self, url: str, max_age_s: float) -> Path | None:
-        note = self._note(url)
+        record = self._record(url)
         try:
-            kept = self._folder / note.read_text()
-            fresh = time.time() - note.stat().st_mtime <= max_age_s
-        except (OSError, ValueError):  # there is no note, or it is damaged
+            kept = self._folder / record.read_text()
+            fresh = time.time() - record.stat().st_mtime <= max_age_s
+        except (OSError, ValueError):  # there is no record, or it is damaged
             return None
         return kept if fresh and kept.is_file() else None
 
-    def _note(self, url: str) -> Path:
+    def _record(self, url: str) -> Path:
         return self._folder / f"url-{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
     def _try(self, url: str, target: BinaryIO) -> None:
@@ -122,8 +122,8 @@ class Fetcher:
 
 
 @contextmanager
-def _written_aside(folder: Path) -> Iterator[BinaryIO]:
-    """A file under a name of its own, gone at the end unless it was renamed."""
+def _temporary_file(folder: Path) -> Iterator[BinaryIO]:
+    """A file under a unique name, removed at the end unless it was renamed."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
         try:
             yield cast(BinaryIO, file)

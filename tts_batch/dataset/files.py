@@ -47,7 +47,7 @@ class TableFile:
 
 
 @contextmanager
-def told_as_usage(name: str) -> Iterator[None]:
+def os_errors_as_usage(name: str) -> Iterator[None]:
     """Turn an error of the file system into a UsageError that names what cannot be read."""
     try:
         yield
@@ -64,7 +64,7 @@ def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """
     tables: dict[str, TableFile] = {}
     for spec in specs:
-        with told_as_usage(spec):
+        with os_errors_as_usage(spec):
             for table in _expand(spec):
                 tables.setdefault(table.path, table)
     if not tables:

@@ -16,7 +16,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def parse_id(cell: Any, notes: Notes, where: str) -> str:
-    """Return a given id as text, unchanged but for outer spaces. Raises RowError(bad_id)."""
+    """Return a given id as text, unchanged except for outer spaces. Raises RowError(bad_id)."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         raise RowError("bad_id", "id is empty: name every row, or leave the whole column out to have ids derived.")
     if isinstance(cell, bytes):

@@ -12,13 +12,14 @@ from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string
 from tts_batch.dataset.columns import AMBIGUOUS, COLUMNS, ColumnMap, check_mapping, map_columns
 from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.files import find_tables
+from tts_batch.dataset.formats import open_table
 from tts_batch.dataset.ids import IdRegister, parse_id
 from tts_batch.dataset.languages import parse_language
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.ref_cells import RefCells
 from tts_batch.dataset.speakers import normalise_speaker
 from tts_batch.dataset.spoken_text import check_text
-from tts_batch.dataset.tables import RawRow, Table, open_table
+from tts_batch.dataset.tables import RawRow, Table
 from tts_batch.dataset.types import SeenTypes
 from tts_batch.errors import RowError, UsageError
 from tts_batch.records import Failure, RefAudio, Row
@@ -32,9 +33,9 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield every row of `config.data`, failed ones too: the same rows in the same order each time.
 
-    `notes` collects remarks. `with_extras=False` leaves the columns unread that are only carried through. `fetcher`
-    gets the references that are URLs, several at a time; without one they are refused. Raises UsageError for a table
-    or a setting that cannot be used.
+    `notes` collects what a user should know. `with_extras=False` leaves the columns unread that are only carried
+    through. `fetcher` gets the references that are URLs, several at a time; without one they are refused. Raises
+    UsageError for a table or a setting that cannot be used.
     """
     tables = map(open_table, find_tables(config.data))
     ahead = _FETCHES if fetcher else 0
@@ -172,7 +173,7 @@ class _RowReader:
         row_id = ""
         try:
             row_id = parse_id(cells["id"], self._notes, source) if "id" in cells else ""
-        except RowError as error:  # the derived id below still tells the row apart
+        except RowError as error:  # the derived id below still identifies the row
             failure = Failure(error.reason, error.message)
         row_id = row_id or self._register.derive(_content(cells, values.get("ref_audio")))
         try:

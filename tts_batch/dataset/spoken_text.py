@@ -1,4 +1,4 @@
-"""Text cells: is there anything to speak, and does it look as if it survived its journey?
+"""Text cells: whether there is anything to speak, and signs of damage.
 
 Text is never rewritten here: what the table says is what the tokenizer gets.
 """
@@ -25,7 +25,7 @@ def has_speech(text: str) -> bool:
 
 
 def check_text(text: str | None, notes: Notes, where: str) -> None:
-    """Raise RowError(empty_text) when there is nothing to speak; remark on what will probably sound wrong."""
+    """Raise RowError(empty_text) when there is nothing to speak; note what will probably sound wrong."""
     if text is None or not has_speech(text):
         shown = "text is empty" if text is None else f"text {text[:40]!r} holds no letter or digit"
         raise RowError("empty_text", f"{shown}: there is nothing to speak.")

@@ -1,4 +1,4 @@
-"""Tables of every kind as one stream of raw rows: a table knows its columns and yields cells, unchecked."""
+"""What a table of any format is: its columns, and a stream of raw rows whose cells are unchecked."""
 
 from __future__ import annotations
 
@@ -40,22 +40,3 @@ class Table(Protocol):
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         """Stream the rows with the cells of `columns`; a JSON line without one of them lacks its key."""
-
-
-def open_table(file: TableFile) -> Table:
-    """Open `file` by its suffix and, for .csv and .txt, its first line. Raises UsageError when it cannot be read."""
-    from tts_batch.dataset import binary_tables, text_tables
-
-    match file.suffix:
-        case ".parquet":
-            return binary_tables.ParquetTable(file)
-        case ".arrow":
-            return binary_tables.ArrowTable(file)
-        case ".jsonl" | ".json":
-            return text_tables.JsonLinesTable(file)
-        case ".tsv":
-            return text_tables.UnquotedTable(file, "\t")
-        case _ if text_tables.is_pipe_list(file):
-            return text_tables.UnquotedTable(file, "|")
-        case _:
-            return text_tables.CsvTable(file)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tts_batch.dataset.cells import kind_of
 from tts_batch.dataset.columns import is_known
-from tts_batch.dataset.files import TableFile, told_as_usage
+from tts_batch.dataset.files import TableFile, os_errors_as_usage
 from tts_batch.dataset.tables import RawRow
 from tts_batch.errors import UsageError
 
@@ -174,7 +174,7 @@ def is_pipe_list(file: TableFile) -> bool:
 
 def _lines(file: TableFile) -> Iterator[tuple[int, str | UnicodeDecodeError]]:
     """Yield (number from 1, the decoded line without its end), skipping blank lines."""
-    with told_as_usage(file.name), file.open() as source:
+    with os_errors_as_usage(file.name), file.open() as source:
         for number, raw in enumerate(source, start=1):
             line = raw.removeprefix(_BOM) if number == 1 else raw
             line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -203,7 +203,7 @@ def _csv_reader(file: TableFile) -> Iterator[Any]:
     """A csv.reader over `file`. Undecodable bytes come through as surrogates, to be found row by row."""
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD_CHARS))
     with (
-        told_as_usage(file.name),
+        os_errors_as_usage(file.name),
         io.TextIOWrapper(file.open(), encoding="utf-8-sig", errors="surrogateescape", newline="") as stream,
     ):
         yield csv.reader(stream, strict=True)

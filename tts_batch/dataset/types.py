@@ -1,4 +1,4 @@
-"""Columns that several files have with other types: most go together, and those that do not are named."""
+"""Columns whose types differ between files: most have a common type, and those that have none are noted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SeenTypes:
         self._mixed: set[str] = set()
 
     def add(self, table: Table, columns: Iterable[str]) -> None:
-        """Remark on a column that has no common type with the files before."""
+        """Note a column that has no common type with the files before."""
         for name in columns:
             if name not in table.types or name in self._mixed:
                 continue

@@ -1,34 +1,41 @@
-"""One file from the public internet: no address inside a network is asked, and nothing is waited for without an end.
+"""Download one file from the public internet: no private address is asked, and size and time are limited.
 
-A host's addresses are looked up once and checked, and the connection goes to the checked address, at every redirect
-anew: a name that resolves otherwise the next time reaches nothing. Proxies are not used, since a proxy would look the
-name up itself.
+httpcore, the transport of httpx, speaks HTTP over connections that are made here: a host's addresses are looked up
+once and checked, and the connection goes to a checked address, at every redirect anew. A name that resolves otherwise a
+moment later therefore reaches nothing. Proxies are not used, since a proxy would look the name up itself.
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv6Address, IPv6Network, ip_address
-from threading import Timer
-from typing import BinaryIO
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from socket import SOCK_STREAM, getaddrinfo
+from typing import Any, BinaryIO
+
+import httpcore
+import httpx
 
 MAX_BYTES = 64 << 20  # a reference of 120 s takes 46 MB even as 24-bit stereo at 64 kHz
 MAX_REDIRECTS = 5
-SILENCE_S = 10.0  # without a byte from the other side
+SILENCE_S = 10.0  # without a byte from the server
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_DOCUMENTATION = IPv6Network("3fff::/20")  # which Python's ipaddress takes for global
 _NAT64 = IPv6Network("64:ff9b::/96")
-_SAFE = "/%:@!$&'()*+,;=~-._"  # in a path or query, for what is escaped already must stay so
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HEADERS: Mapping[bytes | str, bytes | str] = {
+    "User-Agent": "tts-batch",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+}
+_NETWORK_ERRORS = (OSError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 Resolve = Callable[[str, int], list[str]]
 
 
 class WebError(Exception):
-    """A file cannot be had. `passing`: it may be there a little later."""
+    """A file could not be downloaded. `passing`: a later try may succeed."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -36,26 +43,27 @@ class WebError(Exception):
 
 
 class RefusedError(WebError):
-    """A file must not be had: its scheme, its address or its size is not allowed."""
+    """A file must not be downloaded: its scheme, its address or its size is not allowed."""
 
 
 def resolve(host: str, port: int) -> list[str]:
     """Return the host's addresses. Raises OSError or UnicodeError when it has none."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = getaddrinfo(host, port, type=SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet, and so does an IPv4 address packed into it."""
+    """Whether an IP address belongs to the public internet, and so does an IPv4 address embedded in it."""
     ip = ip_address(address)
-    if ip.is_multicast or not ip.is_global:
+    if not isinstance(ip, IPv6Address):
+        return ip.is_global and not ip.is_multicast
+    if ip.ipv4_mapped is not None:
+        return is_public(str(ip.ipv4_mapped))
+    if ip in _NAT64:
+        return is_public(str(ip_address(int(ip) & 0xFFFFFFFF)))
+    if ip not in _GLOBAL_UNICAST or ip in _DOCUMENTATION or not ip.is_global:
         return False
-    if isinstance(ip, IPv6Address):
-        packed = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-        if ip in _NAT64:
-            packed.append(ip_address(int(ip) & 0xFFFFFFFF))
-        return all(is_public(str(inner)) for inner in packed if inner is not None)
-    return True
+    return all(is_public(str(inner)) for inner in (ip.sixtofour, *(ip.teredo or ())) if inner is not None)
 
 
 def download(
@@ -70,105 +78,117 @@ def download(
 
     Raises WebError.
     """
-    for _ in range(MAX_REDIRECTS + 1):
-        parts = _split(url)
-        with _answer(parts, _checked_addresses(parts, resolve, allowed), deadline) as answer:
-            if answer.status not in {301, 302, 303, 307, 308}:
-                _save(answer, target)
-                return
-            url = urljoin(url, answer.getheader("Location", ""))
-    raise WebError(f"it redirects more than {MAX_REDIRECTS} times")
-
-
-def _split(url: str) -> SplitResult:
+    backend = _CheckedBackend(resolve, allowed, deadline)
     try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError as error:
-        raise RefusedError(f"it is no URL: {error}") from error
-    if not usable or parts.username is not None:
-        raise RefusedError("only http:// and https:// URLs with a host and without a user name are fetched")
-    return parts
-
-
-def _port(parts: SplitResult) -> int:
-    return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _checked_addresses(parts: SplitResult, resolve: Resolve, allowed: Callable[[str], bool]) -> list[str]:
-    host = parts.hostname or ""
-    try:
-        addresses = resolve(host, _port(parts))
-    except (OSError, UnicodeError) as error:
-        raise WebError(f"the host {host!r} is not known: {error}", passing=True) from error
-    inside = next((address for address in addresses if not allowed(address)), None)
-    if inside is not None:
-        raise RefusedError(f"the host {host!r} has the address {inside}, which is not on the public internet")
-    return addresses
-
-
-@contextmanager
-def _answer(parts: SplitResult, addresses: list[str], deadline: float) -> Iterator[HTTPResponse]:
-    """Ask one of `addresses` for the file. At the deadline the connection is cut, however slowly bytes still come."""
-    try:
-        with closing(_connect(parts, addresses, deadline)) as connection:
-            timer = Timer(max(0.0, deadline - time.monotonic()), _cut, [connection])
-            timer.daemon = True
-            timer.start()
-            try:
-                with closing(_ask(parts, connection)) as answer:
-                    yield answer
-            finally:
-                timer.cancel()
-            if time.monotonic() >= deadline:  # what came may end where it was cut
-                raise TimeoutError
-    except (OSError, HTTPException, ValueError) as error:
+        with httpcore.ConnectionPool(ssl.create_default_context(), network_backend=backend) as pool:
+            _fetch(pool, httpx.URL(url), target)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise RefusedError(f"it is not a valid URL: {error}") from error
+    except _NETWORK_ERRORS as error:
         if time.monotonic() >= deadline:
             raise WebError("it took too long") from error
         raise WebError(f"the connection failed: {error or type(error).__name__}", passing=True) from error
 
 
-def _connect(parts: SplitResult, addresses: list[str], deadline: float) -> socket.socket:
-    failure: OSError = OSError("no address")
-    for address in addresses:
-        wait_s = min(SILENCE_S, deadline - time.monotonic())
-        if wait_s <= 0:
-            raise TimeoutError("the deadline has passed")
-        try:
-            plain = socket.create_connection((address, _port(parts)), wait_s)
-        except OSError as error:
-            failure = error
-            continue
-        if parts.scheme == "http":
-            return plain
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=parts.hostname)
-    raise failure
+def _fetch(pool: httpcore.ConnectionPool, url: httpx.URL, target: BinaryIO) -> None:
+    for _ in range(MAX_REDIRECTS + 1):
+        _check(url)
+        address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        with pool.stream("GET", address, headers=_HEADERS) as response:
+            headers = httpx.Headers(response.headers)
+            if response.status not in _REDIRECTS or "Location" not in headers:
+                _save(response, headers.get("Content-Length", ""), target)
+                return
+            url = url.join(headers["Location"])
+    raise WebError(f"it redirects more than {MAX_REDIRECTS} times")
 
 
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+def _check(url: httpx.URL) -> None:
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo:
+        raise RefusedError("only http:// and https:// URLs with a host and without a user name are fetched")
+    if url.port is not None and not 0 < url.port < 1 << 16:
+        raise RefusedError(f"{url.port} is not a port")
 
 
-def _ask(parts: SplitResult, connection: socket.socket) -> HTTPResponse:
-    http = HTTPConnection(parts.hostname or "", _port(parts))
-    http.sock = connection  # made by us, so that nothing looks the name up again
-    path = quote(parts.path or "/", safe=_SAFE) + (f"?{quote(parts.query, safe=_SAFE + '?')}" if parts.query else "")
-    http.request("GET", path, headers={"User-Agent": "tts-batch", "Accept": "*/*"})
-    return http.getresponse()
-
-
-def _save(answer: HTTPResponse, target: BinaryIO) -> None:
-    if answer.status != 200:
-        passing = answer.status >= 500 or answer.status in {408, 425, 429}
-        raise WebError(f"the server answers {answer.status} {answer.reason}", passing=passing)
-    promised, written = answer.length, 0
+def _save(response: httpcore.Response, promised: str, target: BinaryIO) -> None:
+    status = response.status
+    if status != 200:
+        passing = status >= 500 or status in {408, 425, 429}
+        raise WebError(f"the server answers {status} {httpx.codes.get_reason_phrase(status)}".strip(), passing=passing)
     too_large = RefusedError(f"it is larger than the {MAX_BYTES >> 20} MB allowed")
-    if (promised or 0) > MAX_BYTES:
+    if promised.isdecimal() and int(promised) > MAX_BYTES:
         raise too_large
-    while chunk := answer.read1(1 << 16):
+    written = 0
+    for chunk in response.iter_stream():
         written += target.write(chunk)
         if written > MAX_BYTES:
             raise too_large
-    if promised is not None and written < promised:
-        raise WebError(f"only {written} of {promised} bytes came", passing=True)
+
+
+class _CheckedBackend(httpcore.SyncBackend):
+    """Connects to addresses that were checked, until a deadline."""
+
+    def __init__(self, resolve: Resolve, allowed: Callable[[str], bool], deadline: float) -> None:
+        self._resolve, self._allowed, self._deadline = resolve, allowed, deadline
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        failure: Exception = httpcore.ConnectError("no address")
+        for address in self._checked_addresses(host, port):
+            wait_s = _time_left(self._deadline, timeout)
+            try:
+                stream = super().connect_tcp(address, port, wait_s, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+                continue
+            return _TimedStream(stream, self._deadline)
+        raise failure
+
+    def _checked_addresses(self, host: str, port: int) -> list[str]:
+        try:
+            addresses = self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise WebError(f"the host {host!r} is not known: {error}", passing=True) from error
+        private = next((address for address in addresses if not self._allowed(address)), None)
+        if private is not None:
+            raise RefusedError(f"the host {host!r} has the address {private}, which is not on the public internet")
+        return addresses
+
+
+class _TimedStream(httpcore.NetworkStream):
+    """A connection on which no operation outlasts the deadline, however slowly bytes still come."""
+
+    def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
+        self._stream, self._deadline = stream, deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _time_left(self._deadline, timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _time_left(self._deadline, timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        stream = self._stream.start_tls(ssl_context, server_hostname, _time_left(self._deadline, timeout))
+        return _TimedStream(stream, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _time_left(deadline: float, timeout: float | None) -> float:
+    """Seconds that one operation may take. Raises httpcore.ReadTimeout when the deadline has passed."""
+    left = min(timeout if timeout is not None else SILENCE_S, deadline - time.monotonic())
+    if left <= 0:
+        raise httpcore.ReadTimeout("the deadline has passed")
+    return left

@@ -18,6 +18,7 @@ MAX_FRAMES = 100  # 8 s: more than any voice needs for that word
 def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[Finding]:
     """Look at a resolved checkpoint and speak with it. The weights are loaded once, every name and shape checked."""
     from tts_batch.engine.errors import EngineError
+    from tts_batch.engine.generation import generate
     from tts_batch.engine.registry import open_engine
     from tts_batch.engine.request import EngineConfig
 
@@ -32,7 +33,7 @@ def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[
         return
     yield Finding("ok", "weights", "every tensor has the name and shape that the network expects")
     try:
-        yield _try_clip(next(iter(engine.generate([_request(checkpoint)]))))
+        yield _try_clip(next(generate(engine, [_request(checkpoint)])))
     finally:
         engine.close()
 

@@ -219,6 +219,7 @@ def _given(probe: Probe, *names: str) -> dict[str, str]:
 
 
 def _ask_engine(model_dir: Path, kind: str, device: str, dtype: str, max_frames: int) -> list[SpeechResult]:
+    from tts_batch.engine.generation import generate
     from tts_batch.engine.registry import open_engine
     from tts_batch.model.checkpoint import resolve_checkpoint
 
@@ -243,7 +244,7 @@ def _ask_engine(model_dir: Path, kind: str, device: str, dtype: str, max_frames:
     ]
     engine = open_engine("native", EngineConfig(str(model_dir), device=device, dtype=dtype))
     try:
-        results = {result.request_id: result for result in engine.generate(requests)}
+        results = {result.request_id: result for result in generate(engine, requests)}
     finally:
         engine.close()
     return [results[request.request_id] for request in requests]

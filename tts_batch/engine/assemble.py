@@ -14,10 +14,10 @@ from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import MAX_FRAMES, Code2WavGraphs
 from tts_batch.engine.code2wav.utterance import Code2Wav
+from tts_batch.engine.compute_loop import Stages
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError
-from tts_batch.engine.generation import Stages
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.meter import Meter

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from tts_batch.engine.choices import DTYPES, RUNNERS
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.request import EngineConfig
 
 logger = logging.getLogger(__name__)
 
 PLUGINS = {"npu": "torch_npu", "musa": "torch_musa"}  # devices that torch learns from a package of their maker
-RUNNERS = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,10 @@ def _is_available(device: str) -> bool:
 
 
 def _resolve_dtype(asked: str, device: torch.device) -> torch.dtype:
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if asked in named:
-        return named[asked]
+    if asked not in DTYPES:
+        raise EngineConfigError(f"dtype {asked!r} is not one of {', '.join(DTYPES)}.")
     if asked != "auto":
-        raise EngineConfigError(f"dtype {asked!r} is not one of auto, {', '.join(named)}.")
+        return getattr(torch, asked)
     if device.type == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)  # in hardware
     else:

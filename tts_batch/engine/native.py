@@ -1,18 +1,19 @@
-"""NativeEngine: our own engine. Opens a checkpoint, picks a runner, and generates."""
+"""NativeEngine: our own engine. Opens a checkpoint, picks a runner, and computes on a thread of its own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import weakref
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from tts_batch.engine.assemble import assemble
+from tts_batch.engine.choices import CODE2WAV_MODES, PLACEMENTS
+from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
-from tts_batch.engine.generation import Generation, Stages
 from tts_batch.engine.meter import Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
@@ -21,13 +22,9 @@ from tts_batch.engine.v2.runner import ContinuousRunner
 from tts_batch.engine.voices.store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
-from tts_batch.model.tiny import cache_folder
 from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
-
-CODE2WAV_MODES = ("utterance", "chunked")
-PLACEMENTS = ("colocated", "split")
 
 
 class NativeEngine:
@@ -71,9 +68,7 @@ class NativeEngine:
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         profile_name, profile = resolve_profile(config, platform)
         preparer = preparer or Preparer(model, _voice_store(model, config), profile.references_together)
-        self._stages: Stages | None = assemble(model, platform, profile, config, preparer)
-        self._generation: Generation | None = None
-        self._closed_because: str | None = None
+        stages = assemble(model, platform, profile, config, preparer)
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
@@ -83,57 +78,62 @@ class NativeEngine:
             "code2wav_mode": config.code2wav_mode,
             **{knob: str(value) for knob, value in asdict(profile).items()},
         }
-        if isinstance(self._stages.runner, ContinuousRunner):
-            settings = self._stages.runner.settings
+        if isinstance(stages.runner, ContinuousRunner):
+            settings = stages.runner.settings
             self.info["kv_tokens"] = str(settings.num_pages * settings.page_size)
         logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
+        self._loop: ComputeLoop | None = ComputeLoop(stages)
+        self._close = weakref.finalize(self, _close, self._loop, preparer)  # also of an engine that nobody closes
 
-    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
-        """Results in completion order. `requests` is advanced on the compute thread, which starts with the first
-        `next`. One call at a time; if it raises, the engine is dead."""
-        if self._closed_because or self._stages is None:
-            raise EngineError(f"this engine is closed: {self._closed_because}.")
-        if self._generation is not None:
-            raise EngineError("this engine is generating already; finish or close that iterator first.")
-        self._generation = generation = Generation(requests, self._stages)
-        try:
-            yield from generation.results()
-        except EngineError as error:
-            self._closed_because = str(error).rstrip(".")
-            raise
-        finally:
-            if not generation.stopped:
-                self._closed_because = "its compute thread did not stop"
-            self._generation = None
+    @property
+    def num_wanted(self) -> int:
+        """How many more requests it would like to hold now; 0 when it is dead or closed."""
+        return 0 if self._loop is None else self._loop.num_wanted
 
-    def cancel(self, request_id: str) -> None:
-        """End a request in flight as "cancelled"; one that has ended, or was never pulled, is left alone."""
-        generation = self._generation
-        if generation is not None:
-            generation.cancel(request_id)
+    def add_request(self, request: SpeechRequest) -> None:
+        """Take a request in. Raises DuplicateRequest for an id in flight, EngineError when the engine is dead."""
+        self._open_loop.add_request(request)
+
+    def abort_request(self, request_id: str) -> None:
+        """End a request in flight as "cancelled"; any other is left alone."""
+        if self._loop is not None:
+            self._loop.abort_request(request_id)
+
+    def step(self, timeout_s: float) -> list[SpeechResult]:
+        """What has ended since the last call, after at most `timeout_s`; it may return nothing earlier, when it wants
+        requests again. Raises EngineError when the engine is dead or closed."""
+        return self._open_loop.step(timeout_s)
 
     def read_meter(self) -> Reading:
-        """Where the time went since the engine was opened. Not while it generates; raises EngineError once closed."""
-        if self._stages is None:
-            raise EngineError(f"this engine is closed: {self._closed_because}.")
-        return self._stages.meter.read()
+        """Where the time went since the engine was opened.
+
+        Raises EngineError while requests are in flight, and when the engine is dead or closed.
+        """
+        return self._open_loop.read_meter()
 
     def close(self) -> None:
-        """Stop computing and give the memory back. What was not returned stays pending."""
-        generation = self._generation
-        if generation is not None:
-            generation.close()
-        self._closed_because = self._closed_because or "close() was called"
-        if self._stages is not None:
-            self._stages.preparer.close()
-        self._stages = None
+        """Stop computing and give the memory back. What was not returned has no result."""
+        self._loop = None
+        self._close()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
+    @property
+    def _open_loop(self) -> ComputeLoop:
+        if self._loop is None:
+            raise EngineError("this engine is closed.")
+        return self._loop
+
+
+def _close(loop: ComputeLoop, preparer: Preparer) -> None:
+    loop.close()
+    preparer.close()
+
 
 def _voice_store(model: Qwen3TTS, config: EngineConfig) -> VoiceStore | None:
-    folder = Path(config.cache_dir) if config.cache_dir is not None else cache_folder()
-    return VoiceStore(folder / "voices", model) if model.config.kind == "base" else None
+    if config.cache_dir is None or model.config.kind != "base":
+        return None
+    return VoiceStore(Path(config.cache_dir) / "voices", model)
 
 
 def _check_modes(config: EngineConfig) -> None:

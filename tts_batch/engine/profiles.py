@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
+from tts_batch.engine.choices import PROFILES
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.request import EngineConfig
 
 logger = logging.getLogger(__name__)
 
-PROFILES = ("basic", "b2", "b4", "throughput")
 OVERRIDES_KEY = "on_cpu"  # the values that a CPU takes instead
 
 

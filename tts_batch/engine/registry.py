@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tts_batch.engine.errors import EngineConfigError
+from tts_batch.engine.function import FunctionEngine, parameter_name
 from tts_batch.engine.request import Engine, EngineConfig
 
 
 def open_engine(spec: str, config: EngineConfig) -> Engine:
-    """Open "native", "vllm" or "package.module:factory", where `factory(config)` returns an Engine.
+    """Open "native", "vllm" or "package.module:name", in a module that may lie in the working folder.
 
-    Modules in the working folder are found. Raises EngineConfigError when there is no such engine or it cannot start.
+    `name` is a factory, which is called with the config and returns an Engine or a function for FunctionEngine, or it
+    is such a function itself: its one parameter is called `requests` or `request`. `config.max_num_seqs` is the batch
+    size of such a function. Raises EngineConfigError when there is no such engine or it cannot start.
     """
     if spec == "native":
         from tts_batch.engine.native import NativeEngine
@@ -25,24 +28,28 @@ def open_engine(spec: str, config: EngineConfig) -> Engine:
         raise EngineConfigError(
             "engine 'vllm' is not in this version; it will come with the extra tts-batch[vllm]: use --engine native."
         )
-    factory = _find_factory(spec)
+    found = _find(spec)
+    if parameter_name(found) is not None:
+        return FunctionEngine(found, config.max_num_seqs)
     try:
-        engine = factory(config)
+        made = found(config)
     except EngineConfigError:
         raise
     except Exception as error:
         raise EngineConfigError(f"engine {spec!r}: its factory raised {type(error).__name__}: {error}") from error
-    if not isinstance(engine, Engine):
-        raise EngineConfigError(
-            f"engine {spec!r}: its factory returned a {type(engine).__name__}, which lacks one of "
-            "sample_rate, generate, cancel, close."
-        )
-    return engine
+    if isinstance(made, Engine):
+        return made
+    if callable(made) and parameter_name(made) is not None:
+        return FunctionEngine(made, config.max_num_seqs)
+    raise EngineConfigError(
+        f"engine {spec!r}: its factory returned {type(made).__name__}, which is neither an Engine, with sample_rate, "
+        "info, num_wanted, add_request, abort_request, step and close, nor a function of `requests` or `request`."
+    )
 
 
-def _find_factory(spec: str) -> Callable[[EngineConfig], Any]:
-    module_name, colon, factory_name = spec.partition(":")
-    if not (module_name and colon and factory_name):
+def _find(spec: str) -> Callable[..., Any]:
+    module_name, _, name = spec.partition(":")
+    if not (module_name and name):
         raise EngineConfigError(f"engine {spec!r} is not one of native, vllm, package.module:factory.")
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -53,7 +60,7 @@ def _find_factory(spec: str) -> Callable[[EngineConfig], Any]:
         raise EngineConfigError(
             f"engine {spec!r}: importing {module_name} raised {type(error).__name__}: {error}"
         ) from error
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        raise EngineConfigError(f"engine {spec!r}: module {module_name} has no factory {factory_name!r}.")
-    return factory
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise EngineConfigError(f"engine {spec!r}: module {module_name} has no factory or function {name!r}.")
+    return found

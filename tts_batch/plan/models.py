@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tts_batch.cache import cache_folder, unusable
+from tts_batch.choices import TASKS, TINY_MODELS, Task
 from tts_batch.config import JobConfig
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
@@ -13,12 +16,10 @@ from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, re
 from tts_batch.plan.budget import TINY_FRAMES_PER_TOKEN
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
 from tts_batch.plan.tasks import task_of
-from tts_batch.records import TASKS, Row, Task
+from tts_batch.records import Row
 
 if TYPE_CHECKING:
     from tts_batch.model.text_tokenizer import TextTokenizer
-
-TINY = ("tiny", "tiny-noise", "tiny-random")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +72,21 @@ def find_checkpoint(model: str, revision: str | None = None, task: Task = "custo
     Raises CannotContinueError when it cannot be had.
     """
     try:
-        if model not in TINY:
+        if model not in TINY_MODELS:
             return resolve_checkpoint(model, revision)
-        from tts_batch.model.tiny import build_tiny
-
-        return replace(resolve_checkpoint(str(build_tiny(model, task))), name=model)
+        return replace(resolve_checkpoint(str(_build_tiny(model, task))), name=model)
     except CheckpointError as error:
         raise CannotContinueError(str(error)) from error
+
+
+def _build_tiny(model: str, task: Task) -> Path:
+    from tts_batch.model.tiny import build_tiny
+
+    folder = cache_folder()
+    try:
+        return build_tiny(model, task, cache_dir=folder)
+    except OSError as error:
+        raise unusable(folder, error) from error
 
 
 class Models:
@@ -90,7 +99,7 @@ class Models:
         self._fixed: Task | None = None
         if config.model is None and config.model_revision is not None:
             raise UsageError("--model-revision needs --model: it says which revision of it to take.")
-        if config.model is not None and config.model not in TINY:
+        if config.model is not None and config.model not in TINY_MODELS:
             group = self._open(find_checkpoint(config.model, config.model_revision))
             self._fixed = group.task
             self.groups[group.task] = group

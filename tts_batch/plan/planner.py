@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from tts_batch.cache import cache_folder
+from tts_batch.choices import Task
 from tts_batch.config import JobConfig
 from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import UsageError
-from tts_batch.model.tiny import cache_folder
 from tts_batch.plan.checks import check_engine, remark_settings
 from tts_batch.plan.deep import ReferenceDecoder
 from tts_batch.plan.fingerprint import run_settings
@@ -18,7 +19,7 @@ from tts_batch.plan.models import Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
 from tts_batch.plan.shards import Shard
 from tts_batch.plan.totals import GroupTotals, Plan
-from tts_batch.records import Row, Task
+from tts_batch.records import Row
 
 __all__ = ["GroupTotals", "Plan", "PlannedRow", "iter_planned", "make_plan"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tts_batch.choices import Task
 from tts_batch.dataset.cells import quote
 from tts_batch.errors import RowError
 from tts_batch.model.config import ModelConfig
-from tts_batch.records import Row, Task
+from tts_batch.records import Row
 
 DISPLAY_NAME: dict[Task, str] = {"base": "Base", "custom_voice": "CustomVoice", "voice_design": "VoiceDesign"}
 

@@ -15,7 +15,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from tts_batch.config import Format
+from tts_batch.choices import Format
 from tts_batch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from tests.engine.asking import ask, voice
-from tests.engine.scripted import ScriptedRunner, prepared_row, scripted_generation
+from tests.engine.scripted import ScriptedRunner, collect, prepared_row, run_scripted, scripted_engine
 from tts_batch.bench.player import Chunk, underruns_s
 from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
@@ -85,7 +84,7 @@ def speak(decode: Decode, codes: torch.Tensor, reference: torch.Tensor | None, s
     voiced = []
     while code2wav.busy:
         voiced += code2wav.poll(drain=False)
-    assert code2wav._rows == {}
+    assert code2wav.progress() == []
     (voiced,) = voiced
     assert np.array_equal(voiced.codes, codes)
     return chunks, voiced.audio
@@ -210,7 +209,7 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
     while code2wav.busy:
         voiced += code2wav.poll(drain=False)
     assert len(voiced) == 1
-    assert code2wav._rows == {}
+    assert code2wav.progress() == []
     assert (pool.failures, typist.failures) == (0, 0)
     if failures == 1:  # there was room after all
         assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 14], {"a"})
@@ -220,7 +219,7 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
         assert (chunks.audio, chunks.ended) == ({}, set())
 
 
-# Through generate
+# Through the compute loop
 
 
 def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Decode) -> None:
@@ -233,10 +232,8 @@ def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Decode) -> None
     runner = Runner(3)
     code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
     requests = [ask(name, max_frames=30) for name in "abc"]
-    ended = {
-        r.request_id: (r.finish_reason, r.reason)
-        for r in scripted_generation(requests, runner, code2wav=code2wav).results()
-    }
+    results = run_scripted(requests, runner, code2wav=code2wav)
+    ended = {r.request_id: (r.finish_reason, r.reason) for r in results}
     assert ended == {"a": ("stop", None), "b": ("error", "out_of_memory"), "c": ("stop", None)}
 
 
@@ -248,8 +245,8 @@ def test_many_rows_are_spoken_side_by_side(open_tiny: Callable[..., NativeEngine
         for i, n in enumerate([3, 30, 1, 28])
     ]
     engine = open_tiny("base", runner=runner, max_num_seqs=3, code2wav_mode="chunked", on_chunk=chunks)
-    chunked = {r.request_id: r for r in engine.generate(requests)}
-    whole = {r.request_id: r for r in open_tiny("base", runner=runner, max_num_seqs=3).generate(requests)}
+    chunked = {r.request_id: r for r in generate(engine, requests)}
+    whole = {r.request_id: r for r in generate(open_tiny("base", runner=runner, max_num_seqs=3), requests)}
     assert chunks.ended == set(chunked) == set(whole)
     for name, result in chunked.items():
         assert np.array_equal(result.codes, whole[name].codes)
@@ -266,35 +263,31 @@ def test_a_row_that_does_not_fit_alone_is_forgotten(decoder: Decode) -> None:
 
     runner = ScriptedRunner(1, on_step=fail_late)
     code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
-    (result,) = scripted_generation([ask("a", max_frames=30)], runner, code2wav=code2wav).results()
+    (result,) = run_scripted([ask("a", max_frames=30)], runner, code2wav=code2wav)
     assert result.reason == "out_of_memory"
-    assert code2wav._rows == {}
+    assert code2wav.progress() == []
 
 
-def test_cancelled_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
-    chunks, failed, started = Chunks(), [], threading.Event()
+def test_aborted_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
+    chunks, failed = Chunks(), []
 
     def fail_once(runner: ScriptedRunner) -> None:
-        assert started.wait(10)
         if runner.num_steps == 10 and not failed:
             failed.append(1)
             raise torch.OutOfMemoryError("scripted")
-        if runner.num_steps == 15:
-            generation.cancel("c")
+        if runner.num_steps == 30:
+            engine.abort_request("c")
 
     runner = ScriptedRunner(3, on_step=fail_once)
     code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner, chunks)
-    late = [ask("c", max_frames=30), ask("d", max_frames=3)]
-
-    def requests() -> Iterator[SpeechRequest | None]:
-        yield from [ask("a", max_frames=30), ask("b", max_frames=2)]
-        while not failed:
-            yield None
-        yield from late
-
-    generation = scripted_generation(requests(), runner, code2wav=code2wav)
-    started.set()
-    ended = {r.request_id: (r.finish_reason, r.reason) for r in generation.results()}
+    with scripted_engine(runner, code2wav=code2wav) as engine:
+        engine.add_request(ask("a", max_frames=29))
+        engine.add_request(ask("b", max_frames=2))
+        ended = {r.request_id: (r.finish_reason, r.reason) for r in collect(engine, 2)}
+        runner.num_steps = 20
+        engine.add_request(ask("c", max_frames=30))
+        engine.add_request(ask("d", max_frames=3))
+        ended |= {r.request_id: (r.finish_reason, r.reason) for r in collect(engine, 2)}
     assert ended == {
         "a": ("error", "out_of_memory"),
         "b": ("stop", None),
@@ -302,4 +295,4 @@ def test_cancelled_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
         "d": ("stop", None),
     }
     assert chunks.ended == {"b", "d"}
-    assert code2wav._rows == {}
+    assert not code2wav.busy

@@ -8,6 +8,7 @@ import pytest
 
 from tests.golden.cases import CHECKPOINTS, GREEDY_CASES
 from tests.golden.official import assert_official, checkpoint_of, greedy_cases, requests
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig
 from tts_batch.model.tiny import build_tiny
@@ -33,7 +34,7 @@ def engines() -> Iterator[dict[tuple[str, str], NativeEngine]]:
 def test_as_the_official_package_was_asked(engines: dict[tuple[str, str], NativeEngine], name: str) -> None:
     """From the clips' files on: decoded, resampled, encoded, and trimmed from what is heard."""
     given = requests(name, encoded=name == PADDED_TOGETHER)
-    results = list(engines[checkpoint_of(name)].generate(given))
+    results = list(generate(engines[checkpoint_of(name)], given))
     assert len(results) == len(given)
     for result in results:
         assert_official(result)
@@ -42,7 +43,7 @@ def test_as_the_official_package_was_asked(engines: dict[tuple[str, str], Native
 @pytest.mark.parametrize("prefix", CHECKPOINTS)
 def test_all_modes_of_a_checkpoint_in_one_batch(engines: dict[tuple[str, str], NativeEngine], prefix: str) -> None:
     given = [request for name in greedy_cases(prefix) for request in requests(name)]
-    results = list(engines[CHECKPOINTS[prefix]].generate(given))
+    results = list(generate(engines[CHECKPOINTS[prefix]], given))
     assert len(results) == len(given)
     for result in results:
         assert_official(result)

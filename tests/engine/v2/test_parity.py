@@ -6,6 +6,7 @@ import pytest
 
 from tests.golden.cases import CHECKPOINTS
 from tests.golden.official import assert_official, greedy_cases, requests
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig
 from tts_batch.model.tiny import build_tiny
@@ -16,7 +17,7 @@ def test_all_modes_of_a_checkpoint_in_one_batch(prefix: str) -> None:
     folder = str(build_tiny("tiny-random", *CHECKPOINTS[prefix]))
     given = [request for name in greedy_cases(prefix) for request in requests(name)]
     engine = NativeEngine(EngineConfig(model=folder, device="cpu", runner="v2"))
-    results = list(engine.generate(given))
+    results = list(generate(engine, given))
     engine.close()
     assert len(results) == len(given)
     for result in results:

@@ -132,8 +132,8 @@ def test_the_codes_are_runner_v1_s(
     assert {name: row for name, row in expected.items() if name in decoded} == decoded
     assert set(expected) - set(decoded) <= {cancel}
     assert not runner.busy
-    assert runner._scheduler.pages.num_free == 64
-    assert runner._scheduler.active == {}
+    assert runner.scheduler.pages.num_free == 64
+    assert runner.scheduler.active == {}
 
 
 def test_a_used_slot_leaves_no_trace() -> None:
@@ -170,7 +170,7 @@ def test_a_row_cancelled_at_any_step_leaves_the_others_untouched(
     for row in rows:
         if runner.room:
             runner.add(row)
-    waiting = list(rows[runner._scheduler.look_ahead :])
+    waiting = list(rows[runner.scheduler.look_ahead :])
     decoded: dict[str, DecodedRow] = {}
     for _ in range(step):
         decoded |= {row.prepared.request.request_id: row for row in runner.step()}
@@ -182,7 +182,7 @@ def test_a_row_cancelled_at_any_step_leaves_the_others_untouched(
     expected = reference_codes("custom_voice", SAMPLED)
     names = {row.request.request_id for row in rows} - ({name} if found else set())
     assert summary(decoded) == {name: expected[name] for name in names}
-    assert runner._scheduler.pages.num_free == 64
+    assert runner.scheduler.pages.num_free == 64
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 7, 64])
@@ -286,7 +286,7 @@ def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(at_frame: int) 
     runner.add(lost)
     for _ in range(1 + at_frame):
         assert runner.step() == []
-    runner._loop.kv_pages[:, 1, list(runner._scheduler.active[0].pages)] = torch.nan
+    runner._loop.kv_pages[:, 1, list(runner.scheduler.active[0].pages)] = torch.nan
     decoded = summary(run(runner, rows[1:]))
     codes, finish_reason, eos = decoded.pop("row0")
     assert (finish_reason, eos) == ("error", False)

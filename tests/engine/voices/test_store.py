@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.engine.asking import GREEDY, ask, hum, voice
+from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.voices.references import References
 from tts_batch.engine.voices.store import VoiceStore, encoder_digest
@@ -120,7 +121,7 @@ def test_engines_share_voices_through_the_cache_folder(open_tiny: Callable[..., 
     codes = []
     for _ in range(2):
         engine = open_tiny("base", cache_dir=str(tmp_path))
-        (result,) = engine.generate([ask(task="base", reference=counted(loads), sampling=GREEDY)])
+        (result,) = generate(engine, [ask(task="base", reference=counted(loads), sampling=GREEDY)])
         codes.append(result.codes)
         engine.close()
     assert loads == ["a"]

@@ -102,7 +102,7 @@ class ContinuousRunner:
         self._bucket_slots = {
             b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets
         }
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             settings.max_num_seqs,
             PagePool(settings.num_pages),
             settings.page_size,
@@ -116,23 +116,23 @@ class ContinuousRunner:
 
     @property
     def max_num_seqs(self) -> int:
-        return self._scheduler.max_num_seqs
+        return self.scheduler.max_num_seqs
 
     @max_num_seqs.setter
     def max_num_seqs(self, value: int) -> None:
-        self._scheduler.max_num_seqs = value
+        self.scheduler.max_num_seqs = value
 
     @property
     def room(self) -> int:
-        return self._scheduler.room
+        return self.scheduler.room
 
     @property
     def is_hungry(self) -> bool:
-        return len(self._scheduler.active) + self._scheduler.num_waiting < self.max_num_seqs
+        return len(self.scheduler.active) + self.scheduler.num_waiting < self.max_num_seqs
 
     @property
     def busy(self) -> bool:
-        return bool(self._scheduler.active or self._scheduler.num_waiting or self._window)
+        return bool(self.scheduler.active or self.scheduler.num_waiting or self._window)
 
     def warm_up(self) -> None:
         """Capture the frame's graphs, the largest first; without graphs, compile its kernels.
@@ -146,20 +146,20 @@ class ContinuousRunner:
             self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
 
     def add(self, row: PreparedRow) -> None:
-        needed = self._scheduler.num_pages_for(row)
-        if needed > self._scheduler.pages.num_pages or row.request.max_frames > self.settings.max_frames:
+        needed = self.scheduler.num_pages_for(row)
+        if needed > self.scheduler.pages.num_pages or row.request.max_frames > self.settings.max_frames:
             raise PromptError(
                 "text_too_long",
                 f"a prompt of {row.prompt.num_tokens} tokens with a budget of {row.request.max_frames} frames does not "
                 f"fit: at most {self.settings.max_frames} frames and "
-                f"{self._scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache. "
+                f"{self.scheduler.pages.num_pages * self.settings.page_size} tokens of KV cache. "
                 "--max-frames lowers the budget.",
             )
-        self._scheduler.add(row)
+        self.scheduler.add(row)
 
     @torch.inference_mode()
     def start_waiting(self) -> None:
-        admitted = self._scheduler.admit(time.monotonic())
+        admitted = self.scheduler.admit(time.monotonic())
         if admitted:
             self._start(admitted)
 
@@ -170,27 +170,27 @@ class ContinuousRunner:
         return self._harvest(previous) if previous else []
 
     def progress(self) -> list[tuple[PreparedRow, int]]:
-        waiting = [(row, -1) for row in self._scheduler.waiting]
-        return waiting + [(row.prepared, self._known_frames(row)) for row in self._scheduler.active.values()]
+        waiting = [(row, -1) for row in self.scheduler.waiting]
+        return waiting + [(row.prepared, self._known_frames(row)) for row in self.scheduler.active.values()]
 
     @torch.inference_mode()
     def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
-        slot = next(active.slot for active in self._scheduler.active.values() if active.prepared is row)
+        slot = next(active.slot for active in self.scheduler.active.values() if active.prepared is row)
         return self._state.codes[slot, :num_frames].clone()
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
-        if self._scheduler.drop_waiting(request_id):
+        if self.scheduler.drop_waiting(request_id):
             return True
-        for active in self._scheduler.active.values():
+        for active in self.scheduler.active.values():
             if active.prepared.request.request_id == request_id:
                 self._state.done[active.slot] = DONE_CANCELLED
-                self._scheduler.release(active)
+                self.scheduler.release(active)
                 return True
         return False
 
     def evict(self) -> list[PreparedRow]:
-        rows = self._scheduler.evict()
+        rows = self.scheduler.evict()
         self._window = None
         self._state.done.fill_(DONE_CANCELLED)
         return rows
@@ -267,7 +267,7 @@ class ContinuousRunner:
 
     def _launch_window(self) -> _Window | None:
         """Queue some frames of every active row and the copy of their flags; wait for nothing."""
-        rows = tuple(self._scheduler.active.values())
+        rows = tuple(self.scheduler.active.values())
         if not rows:
             return None
         bucket = bucket_for(len(rows), self._buckets)
@@ -288,7 +288,7 @@ class ContinuousRunner:
     def _frames_to_launch(self, bucket: int) -> int:
         """A frame of few rows is short, and launching it takes the host almost as long as computing it the device."""
         settings = self.settings
-        if not (settings.long_windows and self._graphs.enabled) or self._scheduler.num_waiting:
+        if not (settings.long_windows and self._graphs.enabled) or self.scheduler.num_waiting:
             return settings.frames_per_visit
         stretch = settings.max_num_seqs // (2 * bucket)
         return settings.frames_per_visit * min(max(1, stretch), MAX_STRETCH)
@@ -319,7 +319,7 @@ class ContinuousRunner:
         ]
         self._state.done.index_fill_(0, slots, DONE_CANCELLED)
         for row in ended:  # last: where memory ran out above, they are still here to be evicted
-            self._scheduler.release(row)
+            self.scheduler.release(row)
         return decoded
 
     def _known_frames(self, row: ActiveRow) -> int:
@@ -327,7 +327,7 @@ class ContinuousRunner:
         return int(self._num_frames[row.slot]) if row in self._harvested else 0
 
     def _still_holds(self, row: ActiveRow) -> bool:
-        return self._scheduler.active.get(row.slot) is row
+        return self.scheduler.active.get(row.slot) is row
 
 
 def _end_at(row: PreparedRow) -> int:

@@ -66,7 +66,7 @@ def export(
 
 
 def _closing_words(summary: ExportSummary) -> str:
-    from tts_batch.export.card import tell_left_out
+    from tts_batch.export.card import describe_left_out
 
     told = f"{summary.out}: {summary.exported} of {summary.rows} rows, {summary.audio_s:.0f} s of audio."
-    return f"{told} Left out: {tell_left_out(summary.left_out)}." if summary.left_out else told
+    return f"{told} Left out: {describe_left_out(summary.left_out)}." if summary.left_out else told

@@ -14,7 +14,7 @@ from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClips, map_ahead
-from tts_batch.run.finish import finish_run
+from tts_batch.run.existing_run import finish_run
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
 from tts_batch.store.schema import SCHEMA

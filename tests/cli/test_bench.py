@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import click
 import pytest
 
-from tts_batch.bench.engines import SHAPES
-from tts_batch.cli.ablate import ablate
-from tts_batch.cli.bench import bench
 from tts_batch.cli.main import main
-from tts_batch.engine.choices import PLACEMENTS, PROFILES, RUNNERS
 from tts_batch.errors import ExitStatus
 
 SMALL = ["bench", "--model", "tiny-random", "--device", "cpu", "--rows", "4", "--references", "2"]
@@ -62,7 +57,7 @@ def test_chunks_are_listened_to(runner: str, tmp_path: Path, capsys: pytest.Capt
     [
         (["bench"], 2, "either --shape"),
         ([*SMALL, "--shape", "1.7b"], 2, "either --shape"),
-        ([*SMALL, "--chunked", "--gpus", "2"], 2, "--chunked does not go with --gpus"),
+        ([*SMALL, "--dtype", "float16"], 2, "'float16' is not one of"),
         ([*SMALL, "--concurrency", "0"], 2, "'max' nor a number from 1 on"),
         ([*SMALL, "--concurrency", "many"], 2, "'max' nor a number from 1 on"),
         (["bench", "--model", "nowhere/at-all"], 5, "nowhere/at-all"),
@@ -81,12 +76,3 @@ def test_only_base_clones(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["bench", "--model", str(build_tiny("tiny-random", "custom_voice"))]) == ExitStatus.USAGE
     assert "Base" in capsys.readouterr().err
-
-
-def test_what_can_be_chosen_is_what_there_is() -> None:
-    def choices(command: click.Command) -> dict[str, tuple[str, ...]]:
-        return {param.name: tuple(param.type.choices) for param in command.params if hasattr(param.type, "choices")}
-
-    of_bench = choices(bench)
-    assert of_bench["shape"] == choices(ablate)["shape"] == tuple(SHAPES)
-    assert (of_bench["profile"], of_bench["runner"], of_bench["placement"]) == (PROFILES, RUNNERS, PLACEMENTS)

@@ -83,16 +83,16 @@ class CannotContinueError(TTSBatchError):
 class RowError(TTSBatchError):
     """One row cannot be made. It becomes that row's `Failure`; other rows are unaffected.
 
-    `passing`: the cause may be temporary, such as a disk that cannot be read at the moment.
+    `transient`: the cause may be temporary, such as a disk that cannot be read at the moment.
     """
 
     exit_status = ExitStatus.SOME_FAILED
 
-    def __init__(self, reason: Reason, message: str, passing: bool = False) -> None:
+    def __init__(self, reason: Reason, message: str, transient: bool = False) -> None:
         super().__init__(message)
         self.reason: Reason = reason
         self.message = message
-        self.passing = passing
+        self.transient = transient
 
     def __reduce__(self) -> tuple[type[RowError], tuple[Reason, str, bool]]:
-        return RowError, (self.reason, self.message, self.passing)
+        return RowError, (self.reason, self.message, self.transient)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tts_batch.cli.options import JobCommand
-from tts_batch.cli.synth import closing_words
+from tts_batch.cli.synth import describe_summary
 from tts_batch.errors import REASONS, ExitStatus
 
 # The settings that may differ from the run's.
@@ -39,7 +39,7 @@ def retry(out: str, reasons: tuple[str, ...], as_json: bool, **changes: Any) -> 
 
     job = load_job(Path(out), **{name: value for name, value in changes.items() if value is not None})
     summary = run_job(job, retry=[reason for reason in REASONS if not reasons or reason in reasons])
-    click.echo(closing_words(summary), err=True)
+    click.echo(describe_summary(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status

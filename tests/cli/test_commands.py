@@ -74,7 +74,7 @@ def test_synth_says_nothing_on_stdout_and_3_when_rows_fail(table: Path, tmp_path
 
 def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     assert main(["status", str(tmp_path)]) == ExitStatus.USAGE
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

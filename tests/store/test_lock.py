@@ -236,7 +236,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in ("file", "file/out"):
         with (
-            pytest.raises(UsageError, match=r"is no folder to write to: (File exists|Not a directory)"),
+            pytest.raises(UsageError, match=r"cannot be written to: (File exists|Not a directory)"),
             RunLock(tmp_path / folder),
         ):
             pass

@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 def finish_run(out: Path) -> JobSummary:
     """Mend what a crash left and write the manifest of all that is done; nothing is made.
 
-    Raises UsageError when `out` is no run folder, or in use, or its table or model says other things than it did.
+    Raises UsageError when `out` is not a run folder, or in use, or its table or model says other things than it did.
     """
     config = recall_job(out)
     with RunLock(out):

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tts_batch.config import JobConfig, build_config
-from tts_batch.errors import UsageError
-from tts_batch.store.run_json import read_run
+from tts_batch.store.run_json import read_existing_run
 
 _ONCE = ("overwrite", "redo", "shard")
 """What was asked of one run is not asked of the next."""
@@ -16,11 +15,9 @@ _ONCE = ("overwrite", "redo", "shard")
 def recall_job(out: Path, **changes: Any) -> JobConfig:
     """Return the job that last ran in `out`, with `changes`; its paths are found from any working folder.
 
-    Raises UsageError when `out` is no run folder.
+    Raises UsageError when `out` is not a run folder.
     """
-    run = read_run(out)
-    if not run:
-        raise UsageError(f"{out} is no run folder: it has no run.json.")
+    run = read_existing_run(out)
     options = {name: value for name, value in run["config"].items() if name not in _ONCE}
     there = Path(run["working_folder"])
     options |= {"out": out, "data": [_from(there, path) for path in options["data"]]}

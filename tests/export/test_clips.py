@@ -73,7 +73,7 @@ def test_a_folder_without_its_journal_is_taken_at_its_word(run: Path) -> None:
 
 
 def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no run folder"):
+    with pytest.raises(UsageError, match=r"not a run folder"):
         FinishedClips(tmp_path)
     with RunLock(run), pytest.raises(UsageError, match="A run works in"):
         FinishedClips(run)

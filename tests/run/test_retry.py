@@ -86,5 +86,5 @@ def test_the_folder_remembers_what_it_was_made_from(tmp_path: Path, fake: Fake) 
     (config.out / "run.json").write_text(json.dumps(run))
     recalled = load_job(config.out, attempts=5)
     assert recalled == config.model_copy(update={"attempts": 5})
-    with pytest.raises(UsageError, match="no run folder"):
+    with pytest.raises(UsageError, match="not a run folder"):
         load_job(tmp_path)

@@ -18,7 +18,7 @@ from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, SegmentWriter
 from tts_batch.store.lock import FolderInUseError, RunLock, live_locks
 from tts_batch.store.manifest import write_manifests
-from tts_batch.store.run_json import describe_run, now, read_run, write_run
+from tts_batch.store.run_json import describe_run, now, read_existing_run, read_run, write_run
 from tts_batch.store.status import JobSummary, summarise
 
 LAST_SHARD_S = 30.0  # for another shard that ends at this moment
@@ -29,11 +29,9 @@ _ONCE = ("overwrite", "redo", "shard")
 def load_job(out: Path, **changes: Any) -> JobConfig:
     """Return the job that last ran in `out`, with `changes`; its paths are found from any working folder.
 
-    Raises UsageError when `out` is no run folder.
+    Raises UsageError when `out` is not a run folder.
     """
-    run = read_run(out)
-    if not run:
-        raise UsageError(f"{out} is no run folder: it has no run.json.")
+    run = read_existing_run(out)
     options = {name: value for name, value in run["config"].items() if name not in _ONCE}
     there = Path(run["working_folder"])
     options |= {"out": out, "data": [_from(there, path) for path in options["data"]]}
@@ -83,7 +81,7 @@ def _named(index: JournalIndex, ids: Iterable[str]) -> Iterator[Outcome]:
 def finish_run(out: Path) -> JobSummary:
     """Mend what a crash left and write the manifest of all that is done; nothing is made.
 
-    Raises UsageError when `out` is no run folder, or in use, or its table or model says other things than it did.
+    Raises UsageError when `out` is not a run folder, or in use, or its table or model says other things than it did.
     """
     config = load_job(out)
     with RunLock(out):

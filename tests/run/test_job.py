@@ -501,7 +501,6 @@ def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) 
 
 def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
-
     from tests.run.test_references import wav_bytes
 
     table = pa.table(

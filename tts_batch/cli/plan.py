@@ -49,6 +49,8 @@ def _describe(made: Plan) -> Iterator[str]:
     for row in made.examples:
         if row.failure is not None:
             yield f"{row.source} ({row.id}): {row.failure.reason}: {row.failure.message}"
+    for report in made.tables:
+        yield f"read: {report}"
     for note in made.notes:
         yield f"note: {note}"
 

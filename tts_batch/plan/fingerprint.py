@@ -17,7 +17,8 @@ from tts_batch.records import Row
 SEMANTICS = 1  # raise it when the audio of a request changes: sampling, noise, prompt, seams between decoded chunks
 
 # Settings that never change the audio of a row. A new setting counts until it is named here.
-_INPUT_AND_OUTPUT = ("data", "out", "map", "limit", "shard", "strict", "audio_root", "allow_url", "keep_failed_audio")
+_READING = ("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url")
+_INPUT_AND_OUTPUT = (*_READING, "out", "keep_failed_audio")
 _ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
 _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
 _MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")

@@ -66,6 +66,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
         examples=tuple(examples),
         groups=tuple(in_order),
         notes=tuple(notes.sentences()),
+        tables=tuple(notes.reports()),
         settings=run_settings(config, {group.model.task: group.model.weights for group in in_order}),
         fetcher=fetcher,
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tts_batch.dataset.fetch import Fetcher
+from tts_batch.dataset.notes import ReadReport
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
 from tts_batch.plan.estimate import MeasuredSpeed, cache_bytes, speed_of, weights_bytes
 from tts_batch.plan.fingerprint import run_fingerprint
@@ -91,6 +92,7 @@ class Plan:
     examples: tuple[Row, ...]  # the first rows with a failure
     groups: tuple[GroupTotals, ...]  # in the order in which they run
     notes: tuple[str, ...]
+    tables: tuple[ReadReport, ...] = ()  # how they were read
     settings: dict[str, Any] = field(default_factory=dict)  # fingerprint.run_settings
     fetcher: Fetcher | None = None  # knows what its URLs gave
 
@@ -131,6 +133,7 @@ class Plan:
             "expected_audio_hours": self.expected_audio_s / 3600,
             "budget_frames": self.budget_frames,
             "expected_end_token_failures": self.expected_end_token_failures,
+            "tables": [report.to_dict() for report in self.tables],
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
         }

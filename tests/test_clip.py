@@ -25,13 +25,13 @@ def test_saving_keeps_samples_and_rate(tmp_path: Path) -> None:
     np.testing.assert_allclose(audio, WAVE, atol=1 / 32_000)
 
 
-def test_a_notebook_gets_a_player_with_the_sound() -> None:
+def test_a_notebook_gets_a_player_with_the_audio() -> None:
     clip = Clip("a", "1 < 2 & so on", WAVE, 24_000)
     page = clip._repr_html_()
     assert "1 &lt; 2 &amp; so on" in page
-    sound = re.search(r'src="data:audio/wav;base64,([^"]+)"', page)
-    assert sound is not None
-    assert soundfile.info(io.BytesIO(base64.b64decode(sound[1]))).frames == WAVE.size
+    source = re.search(r'src="data:audio/wav;base64,([^"]+)"', page)
+    assert source is not None
+    assert soundfile.info(io.BytesIO(base64.b64decode(source[1]))).frames == WAVE.size
 
 
 def test_a_failed_clip_says_why_and_cannot_be_saved(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from tests.plan.support import Planner, reasons
 from tests.run.support import make_config, read_manifest
+from tts_batch.choices import Task
 from tts_batch.config import JobConfig
 from tts_batch.model.checkpoint import Checkpoint
 from tts_batch.model.prompt import Prompt, build_prompt
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.plan.models import find_checkpoint
 from tts_batch.plan.planner import make_plan
-from tts_batch.records import Task
 from tts_batch.run.job import run_job
 
 CLONE = {"text": "a", "ref_audio": "ref.wav", "ref_text": "What it says."}

@@ -1,4 +1,27 @@
-"""tts-batch: a table of texts in, a folder of checked speech clips out, with Qwen3-TTS."""
+"""A table of texts in, a folder of checked speech clips out, with Qwen3-TTS.
+
+    import tts_batch
+
+    result = tts_batch.synth("data.parquet", out="wavs/", model="tiny")     # as `tts-batch synth` does
+    print(result.ok, result.failed, result.failures().to_pylist())
+
+    with tts_batch.Synthesizer("tiny") as voice:                            # one model, held open
+        voice.speak("Hello.", speaker="ryan").save("hello.wav")
+
+Public are the names in `tts_batch.__all__`, the command line and the run folder; any other module, and any name that
+starts with an underscore, may change in every version.
+
+    runs        synth, Synthesizer, Clip, Failure, SynthResult, JobSummary
+    settings    JobConfig, JobOptions
+    errors      TTSBatchError, and of this kind UsageError, CannotContinueError, RowError, StoppedEarlyError
+    constants   ExitStatus, Reason, REASONS
+    engines     Engine, EngineConfig, FunctionEngine, open_engine, generate,
+                SpeechRequest, SamplingParams, Reference, SpeechResult, OnChunk,
+                EngineError, EngineConfigError, DuplicateRequest
+
+`help(tts_batch.JobConfig)` and the like show each of them. Nothing is loaded before it is used: importing this package
+loads neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +29,91 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tts_batch.api import Clip, Synthesizer, SynthResult, synth
-    from tts_batch.config import JobConfig
-    from tts_batch.errors import CannotContinueError, ExitStatus, RowError, TTSBatchError, UsageError
+    from tts_batch.api import Synthesizer, SynthResult, synth
+    from tts_batch.clip import Clip
+    from tts_batch.config import JobConfig, JobOptions
+    from tts_batch.engine.errors import DuplicateRequest, EngineConfigError, EngineError
+    from tts_batch.engine.function import FunctionEngine
+    from tts_batch.engine.generation import generate
+    from tts_batch.engine.registry import open_engine
+    from tts_batch.engine.request import (
+        Engine,
+        EngineConfig,
+        OnChunk,
+        Reference,
+        SamplingParams,
+        SpeechRequest,
+        SpeechResult,
+    )
+    from tts_batch.errors import (
+        REASONS,
+        CannotContinueError,
+        ExitStatus,
+        Reason,
+        RowError,
+        TTSBatchError,
+        UsageError,
+    )
+    from tts_batch.records import Failure
+    from tts_batch.run.signals import StoppedEarlyError
+    from tts_batch.store.status import JobSummary
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "REASONS",
     "CannotContinueError",
     "Clip",
+    "DuplicateRequest",
+    "Engine",
+    "EngineConfig",
+    "EngineConfigError",
+    "EngineError",
     "ExitStatus",
+    "Failure",
+    "FunctionEngine",
     "JobConfig",
+    "JobOptions",
+    "JobSummary",
+    "OnChunk",
+    "Reason",
+    "Reference",
     "RowError",
+    "SamplingParams",
+    "SpeechRequest",
+    "SpeechResult",
+    "StoppedEarlyError",
     "SynthResult",
     "Synthesizer",
     "TTSBatchError",
     "UsageError",
     "__version__",
+    "generate",
+    "open_engine",
     "synth",
 ]
 
-_HOME = {
-    "Clip": "tts_batch.api",
-    "SynthResult": "tts_batch.api",
-    "Synthesizer": "tts_batch.api",
-    "synth": "tts_batch.api",
-    "JobConfig": "tts_batch.config",
-    "CannotContinueError": "tts_batch.errors",
-    "ExitStatus": "tts_batch.errors",
-    "RowError": "tts_batch.errors",
-    "TTSBatchError": "tts_batch.errors",
-    "UsageError": "tts_batch.errors",
+_MODULES = {
+    "tts_batch.api": ("SynthResult", "Synthesizer", "synth"),
+    "tts_batch.clip": ("Clip",),
+    "tts_batch.config": ("JobConfig", "JobOptions"),
+    "tts_batch.engine.errors": ("DuplicateRequest", "EngineConfigError", "EngineError"),
+    "tts_batch.engine.function": ("FunctionEngine",),
+    "tts_batch.engine.generation": ("generate",),
+    "tts_batch.engine.registry": ("open_engine",),
+    "tts_batch.engine.request": (
+        *("Engine", "EngineConfig", "OnChunk"),
+        *("Reference", "SamplingParams", "SpeechRequest", "SpeechResult"),
+    ),
+    "tts_batch.errors": (
+        *("REASONS", "CannotContinueError", "ExitStatus", "Reason"),
+        *("RowError", "TTSBatchError", "UsageError"),
+    ),
+    "tts_batch.records": ("Failure",),
+    "tts_batch.run.signals": ("StoppedEarlyError",),
+    "tts_batch.store.status": ("JobSummary",),
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -50,4 +126,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    """What help() shows in full; the settings, errors and constants inherit pages of methods, so it only names them."""
+    return ["Clip", "Failure", "FunctionEngine", "SynthResult", "Synthesizer", "__version__", "generate", "open_engine",
+            "synth"]  # fmt: skip

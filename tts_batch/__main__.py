@@ -1,4 +1,4 @@
-"""The `tts-batch` command, also `python -m tts_batch`: from its first moment on a signal has its exit status."""
+"""The `tts-batch` command, also `python -m tts_batch`: a signal has its exit status from the first moment on."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from tts_batch.errors import ExitStatus
 
 
 def main() -> int:
-    """Run the command line. A run handles signals itself, from its start to its end."""
-    signal.signal(signal.SIGTERM, _leave)
+    """Run the command line and return its exit status. A run handles signals itself, from its start to its end."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # USR1: what schedulers send before a time limit
+        signal.signal(number, _leave)
     try:
+        from tts_batch.cli.streams import NO_READER, flush_stdout, prepare_streams
+
+        prepare_streams()
         from tts_batch.cli.main import main as run_command
 
-        return run_command()
-    except KeyboardInterrupt:  # while the commands were imported; within one, click has seen to it
+        status = run_command()
+        return status if flush_stdout() else NO_READER
+    except KeyboardInterrupt:  # while the commands were imported; within one, click handles it
         return ExitStatus.INTERRUPTED
 
 

@@ -39,8 +39,8 @@ from tts_batch.run.job import run_job
 from tts_batch.run.pool import Limits
 from tts_batch.run.row_tasks import clip_rules, engine_config, row_task
 from tts_batch.run.signals import StoppedEarlyError, StopSignals
-from tts_batch.store.run_json import JobSummary
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.status import JobSummary
 from tts_batch.worker.finish import FinishedClip, finish_clip
 from tts_batch.worker.references import Tails
 from tts_batch.worker.row_maker import RowMaker
@@ -164,12 +164,14 @@ class Synthesizer:
     at a time: it is not for several threads.
     """
 
-    def __init__(self, model: str | None = None, **options: Unpack[JobOptions]) -> None:
-        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or does not open."""
+    def __init__(self, model: str | None = None, /, **options: Unpack[JobOptions]) -> None:
+        """Raises UsageError for an invalid option, CannotContinueError when the model is unavailable or cannot open."""
         refused = sorted(_RUN_OPTIONS & options.keys())
         if refused:
             raise UsageError(f"The option {refused[0]!r} belongs to a run over a table: use tts_batch.synth.")
-        self._config = build_config({**options, "model": model, "data": ["rows"], "out": ".", "strict": True})
+        if model is not None:
+            options["model"] = model
+        self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
         self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
         self._tails = Tails()
@@ -235,7 +237,11 @@ class Synthesizer:
                 maker.row_ended(task.row.id)
                 clips.append(_clip(under_way.pop(task.row.id), finished))
 
-        maker = RowMaker(self._engine_of(model), finish, Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit))
+        maker = RowMaker(
+            self._engine_of(model),
+            finish,
+            Deadlines(_LIMITS.answer_s, _LIMITS.answer_frame_s, self._config.row_time_limit),
+        )
         error: Exception | None = None
         source: Iterator[PlannedRow] | None = rows
         try:

@@ -1,4 +1,4 @@
-"""Clip: one row's sound in Python's hands, or the reason why there is none. It plays inline in a notebook."""
+"""Clip: the audio of one row, or the reason why it failed. It plays inline in a notebook."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from tts_batch.records import Failure
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip:
-    """What became of one row.
+    """The outcome of one row.
 
     Without a `failure`, `audio` holds float32 mono samples [samples] at `sample_rate` Hz; with one it is empty.
+
+        clip = voice.speak("Hello.", speaker="ryan")
+        clip.save("hello.wav")
     """
 
     id: str
@@ -33,6 +36,7 @@ class Clip:
 
     @property
     def duration_s(self) -> float:
+        """Length of the audio in seconds."""
         return self.audio.size / self.sample_rate
 
     def save(self, path: str | PathLike[str]) -> Path:
@@ -40,7 +44,7 @@ class Clip:
         from tts_batch.store.clips import encode_wav
 
         if self.failure is not None:
-            raise ValueError(f"Clip {self.id!r} has no sound: {self.failure.message}")
+            raise ValueError(f"Clip {self.id!r} has no audio: {self.failure.message}")
         path = Path(path)
         path.write_bytes(encode_wav(self.audio, self.sample_rate))
         return path
@@ -50,12 +54,12 @@ class Clip:
         return f"Clip({self.id!r}, {outcome})"
 
     def _repr_html_(self) -> str:
-        """An inline player under the text, for notebooks."""
+        """The text with an inline player under it, for notebooks."""
         from tts_batch.store.clips import encode_wav
 
         if self.failure is not None:
             outcome = f"<b>{self.failure.reason}</b>: {html.escape(self.failure.message)}"
         else:
-            sound = base64.b64encode(encode_wav(self.audio, self.sample_rate)).decode("ascii")
-            outcome = f'<audio controls src="data:audio/wav;base64,{sound}"></audio>'
+            encoded = base64.b64encode(encode_wav(self.audio, self.sample_rate)).decode("ascii")
+            outcome = f'<audio controls src="data:audio/wav;base64,{encoded}"></audio>'
         return f"<div>{html.escape(self.text)}<br>{outcome}</div>"

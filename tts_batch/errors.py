@@ -1,4 +1,4 @@
-"""Why a row failed and how a command ended: the closed list of reasons, the exceptions, the exit statuses."""
+"""The reasons of failed rows (a closed list), the exceptions of the toolkit, and the exit statuses of commands."""
 
 from __future__ import annotations
 
@@ -51,48 +51,48 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class ExitStatus(IntEnum):
-    """What a command's exit status says. Where several hold, the precedence is 5, 4, 3, 0."""
+    """How a command ended. Where several statuses apply, the precedence is 5, 4, 3, 0."""
 
     OK = 0  # every row is ok
-    BUG = 1  # an exception nobody foresaw
+    BUG = 1  # an unexpected exception
     USAGE = 2  # usage or configuration, or a table without rows
-    SOME_FAILED = 3  # finished, some rows failed (plan, verify: there are findings)
+    SOME_FAILED = 3  # finished, some rows failed (plan, verify, doctor: problems were found)
     STOPPED = 4  # stopped by a signal; the same command resumes
     CANNOT_CONTINUE = 5  # disk full, no model, the engine cannot start
     INTERRUPTED = 130  # a second interrupt: ended at once
 
 
 class TTSBatchError(Exception):
-    """Base of the errors a user can meet. Its text is one sentence: what, which value, what is allowed, what next."""
+    """Base of all errors for users. The text is one sentence: what, which value, what is allowed, what to do next."""
 
     exit_status: ExitStatus = ExitStatus.BUG
 
 
 class UsageError(TTSBatchError):
-    """An option, a recipe or a table that cannot be used as given."""
+    """An option, a recipe or a table is invalid."""
 
     exit_status = ExitStatus.USAGE
 
 
 class CannotContinueError(TTSBatchError):
-    """The run cannot go on: no model, no engine, no disk. What is done stays done."""
+    """The run cannot continue: no model, no engine, or no space on the disk. Finished rows stay finished."""
 
     exit_status = ExitStatus.CANNOT_CONTINUE
 
 
 class RowError(TTSBatchError):
-    """One row cannot be made. It becomes that row's failure record; other rows are untouched.
+    """One row cannot be made. It becomes that row's `Failure`; other rows are unaffected.
 
-    `passing`: what stood in the way, a disk that cannot be read, say, may be gone a little later.
+    `transient`: the cause may be temporary, such as a disk that cannot be read at the moment.
     """
 
     exit_status = ExitStatus.SOME_FAILED
 
-    def __init__(self, reason: Reason, message: str, passing: bool = False) -> None:
+    def __init__(self, reason: Reason, message: str, transient: bool = False) -> None:
         super().__init__(message)
         self.reason: Reason = reason
         self.message = message
-        self.passing = passing
+        self.transient = transient
 
     def __reduce__(self) -> tuple[type[RowError], tuple[Reason, str, bool]]:
-        return RowError, (self.reason, self.message, self.passing)
+        return RowError, (self.reason, self.message, self.transient)

@@ -1,20 +1,18 @@
-"""What passes between the rooms: a table's row, the reference it names, a failure."""
+"""What the package's parts pass to one another: a table's row, the recording it names, a failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from tts_batch.choices import Task
 from tts_batch.errors import Reason
-
-Task = Literal["base", "custom_voice", "voice_design"]
-TASKS: tuple[Task, ...] = ("base", "custom_voice", "voice_design")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a row cannot be, or was not, made."""
+    """Why a row has no clip: one of `errors.REASONS`, and a sentence for its reader."""
 
     reason: Reason
     message: str

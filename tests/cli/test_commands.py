@@ -34,7 +34,7 @@ def read_json(capsys: Output) -> Any:
 # synth, status
 
 
-def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Output) -> None:
+def test_synth_resumes_and_status_shows_it(table: Path, tmp_path: Path, capsys: Output) -> None:
     command = [
         "synth",
         str(table),
@@ -46,7 +46,7 @@ def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Out
         "none",
         "--json",
     ]
-    last_line = f"{tmp_path / 'out'}: 1 of 1 rows are clips, "
+    last_line = f"{tmp_path / 'out'}: 1 of 1 rows ok, "
     for made in (1, 0):
         assert main(command) == ExitStatus.OK
         captured = capsys.readouterr()
@@ -61,20 +61,22 @@ def test_synth_resumes_and_status_tells(table: Path, tmp_path: Path, capsys: Out
     assert "finished" in capsys.readouterr().out
 
 
-def test_synth_says_nothing_on_stdout_and_3_when_rows_fail(table: Path, tmp_path: Path, capsys: Output) -> None:
+def test_synth_writes_nothing_to_stdout_and_returns_3_when_rows_fail(
+    table: Path, tmp_path: Path, capsys: Output
+) -> None:
     table.write_text(MIXED)
     out = tmp_path / "out"
     assert main(["synth", str(table), "--out", str(out), "--model", "tiny-noise"]) == ExitStatus.SOME_FAILED
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "failed=1" in captured.err
-    assert "1 of 2 rows are clips" in captured.err
+    assert "1 of 2 rows ok" in captured.err
     assert pq.read_table(out / "failures.parquet")["reason"].to_pylist() == ["empty_text"]
 
 
 def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     assert main(["status", str(tmp_path)]) == ExitStatus.USAGE
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_no_table_and_no_out_are_named(capsys: Output) -> None:
     assert "'out' is missing: name the run folder with --out DIR" in message
 
 
-def test_a_model_that_cannot_be_had_is_5(table: Path, tmp_path: Path, capsys: Output) -> None:
+def test_a_model_that_is_unavailable_is_5(table: Path, tmp_path: Path, capsys: Output) -> None:
     """Offline, without --model: the checkpoint that would fit is named, and what else there is."""
     assert main(["synth", str(table), "--out", str(tmp_path / "out")]) == ExitStatus.CANNOT_CONTINUE
     message = capsys.readouterr().err
@@ -126,7 +128,7 @@ def test_plan_checks_and_estimates(table: Path, tmp_path: Path, capsys: Output) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]  # nothing is written
 
 
-def test_plan_says_what_a_run_takes_and_on_what_figures_that_stands(tmp_path: Path, capsys: Output) -> None:
+def test_plan_estimates_a_run_and_names_the_measurements_behind_it(tmp_path: Path, capsys: Output) -> None:
     checkpoint = tmp_path / "as-wide-as-the-released"
     shutil.copytree(build_tiny("tiny-noise", "custom_voice"), checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
@@ -135,11 +137,11 @@ def test_plan_says_what_a_run_takes_and_on_what_figures_that_stands(tmp_path: Pa
     table = tmp_path / "rows.csv"
     table.write_text("text,speaker\n" + "A sentence that is repeated.,ryan\n" * 500)
     assert main(["plan", str(table), "--model", str(checkpoint), "--deep"]) == ExitStatus.OK
-    said = capsys.readouterr().out
-    assert re.search(r"500 rows, about \S+ h of speech, at most \S+ h by their budgets", said)
-    assert re.search(r"about \S+ h on one H200, shared by all GPUs of the run .*benchmarks/log\.md", said)
-    assert re.search(r"memory of each GPU: \S+ GB of weights and \S+ MB of KV cache", said)
-    assert "about 2 of them will run into their budget" in said
+    shown = capsys.readouterr().out
+    assert re.search(r"500 rows, about \S+ h of speech, at most \S+ h by their budgets", shown)
+    assert re.search(r"about \S+ h on one H200, shared by all GPUs of the run .*benchmarks/log\.md", shown)
+    assert re.search(r"memory of each GPU: \S+ GB of weights and \S+ MB of KV cache", shown)
+    assert "about 2 of them will reach their budget without an end" in shown
     assert main(["plan", str(table), "--model", str(checkpoint), "--json"]) == ExitStatus.OK
     (group,) = read_json(capsys)["models"]
     assert group["gpu_hours"] > 0 and group["measured"]["card"] == "H200"

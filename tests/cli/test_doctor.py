@@ -1,4 +1,4 @@
-"""doctor finds what is wrong, and says 3 when it would stop a run."""
+"""doctor finds what would stop a run, and ends with 3 for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_package_that_is_too_old_is_a_problem(monkeypatch: pytest.MonkeyPatch,
     installed = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.1" if name == "click" else installed(name))
     assert main(["doctor"]) == ExitStatus.SOME_FAILED
-    assert "BAD  click            0.1, wanted: >=8.1" in capsys.readouterr().out
+    assert "problem  click            0.1, wanted: >=8.1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base", "voice_design"])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.export.support import make_run, misleading_rows
 from tests.run.support import ROOT, wait_until
-from tts_batch.cli.export import FORMATS as OFFERED
+from tts_batch.choices import EXPORT_FORMATS
 from tts_batch.cli.main import main
 from tts_batch.errors import ExitStatus
 from tts_batch.export.formats import FORMATS
@@ -21,16 +21,16 @@ Output = pytest.CaptureFixture[str]
 
 
 def test_the_formats_are_those_there_are() -> None:
-    assert tuple(FORMATS) == OFFERED
+    assert tuple(FORMATS) == EXPORT_FORMATS
 
 
 def test_help_names_each_format(capsys: Output) -> None:
     assert main(["export", "--help"]) == ExitStatus.OK
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in OFFERED)
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in EXPORT_FORMATS)
 
 
-def test_stdout_is_data_and_stderr_is_talk(tmp_path: Path, capsys: Output) -> None:
+def test_stdout_is_data_and_stderr_is_messages(tmp_path: Path, capsys: Output) -> None:
     run, out = make_run(tmp_path, misleading_rows(12)), tmp_path / "lj"
     capsys.readouterr()
     command = ["export", str(run), "--to", "ljspeech", "--out", str(out)]
@@ -40,8 +40,8 @@ def test_stdout_is_data_and_stderr_is_talk(tmp_path: Path, capsys: Output) -> No
     assert f"{out}: 11 of 12 rows, " in captured.err and "Left out: 1 empty_text." in captured.err
     assert "Texts with a '|' or a line break: 1." in captured.err
     assert main([*command, "--json"]) == ExitStatus.SOME_FAILED
-    told = json.loads(capsys.readouterr().out)
-    assert (told["format"], told["rows"], told["exported"], told["left_out"], told["exit_status"]) == (
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["format"], summary["rows"], summary["exported"], summary["left_out"], summary["exit_status"]) == (
         "ljspeech", 12, 11, {"empty_text": 1}, 3
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_options_reach_the_export(tmp_path: Path, capsys: Output) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_it_and_the_same_command_resumes(tmp_path: Path, number: int) -> None:
     run, out = make_run(tmp_path, 60), tmp_path / "wds"
     slow = (  # each clip takes a moment, so that the signal comes while one is read
         "import sys, time; from tts_batch.export.clips import FinishedClip\n"
@@ -70,9 +70,9 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path: Path, number: 
     process = subprocess.Popen([sys.executable, "-c", slow, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     wait_until((out / "shard-000000.tar").exists, timeout_s=60)
     process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
+    message = process.communicate(timeout=60)[1]
     assert process.returncode == ExitStatus.STOPPED
-    assert said in {"Stopped. The same command goes on.\n", ""}
+    assert message in {"Stopped. Run the same command again to resume.\n", ""}
     assert [path.name for path in out.glob("[!.]*.tar")] == ["shard-000000.tar"]
     assert main(command) == ExitStatus.OK
     assert sorted(path.name for path in out.glob("[!.]*")) == [

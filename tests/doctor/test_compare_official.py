@@ -1,4 +1,4 @@
-"""doctor --compare-official, with the official package's recorded answers in the place of its interpreter."""
+"""doctor --compare-official, with the official package's recorded outputs in the place of its interpreter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from tests.golden.cases import DOCTOR_FRAMES
 from tests.golden.official import GOLDEN, read
-from tts_batch.doctor.compare_official import OfficialPackageError, Report, compare_official
+from tts_batch.doctor.compare_official import OfficialPackageError, ParityReport, compare_official
 from tts_batch.model.tiny import build_tiny
 
-Compare = Callable[..., Report]
+Compare = Callable[..., ParityReport]
 
 
 def script(path: Path, lines: str) -> str:
@@ -27,7 +27,7 @@ def script(path: Path, lines: str) -> str:
 
 @pytest.fixture
 def compare(tmp_path: Path) -> Compare:
-    def compare_with(answers: dict[str, Any] | None = None, dtype: str = "float32") -> Report:
+    def compare_with(answers: dict[str, Any] | None = None, dtype: str = "float32") -> ParityReport:
         """With the recorded answers, or with others."""
         recorded = GOLDEN / "compare_official.npz"
         if answers is not None:
@@ -44,7 +44,7 @@ def altered(**arrays: np.ndarray) -> dict[str, np.ndarray]:
     return read("compare_official") | arrays
 
 
-def test_this_engine_says_what_the_package_said(compare: Compare, tmp_path: Path) -> None:
+def test_this_engine_generates_what_the_package_generated(compare: Compare, tmp_path: Path) -> None:
     report = compare()
     assert report.ok
     assert "qwen-tts 0.1.1" in report.versions

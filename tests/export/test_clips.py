@@ -13,8 +13,8 @@ import pytest
 from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.errors import UsageError
-from tts_batch.export.clips import FinishedClips, ahead
-from tts_batch.run.finish import finish_run
+from tts_batch.export.clips import FinishedClips, map_ahead
+from tts_batch.run.existing_run import finish_run
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
 from tts_batch.store.schema import SCHEMA
@@ -73,7 +73,7 @@ def test_a_folder_without_its_journal_is_taken_at_its_word(run: Path) -> None:
 
 
 def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no run folder"):
+    with pytest.raises(UsageError, match=r"not a run folder"):
         FinishedClips(tmp_path)
     with RunLock(run), pytest.raises(UsageError, match="A run works in"):
         FinishedClips(run)
@@ -103,7 +103,7 @@ def _peak(run: Path, rows: int) -> int:
     pq.write_table(pa.Table.from_pylist(list(texts), SCHEMA), run / "manifest.parquet")
     tracemalloc.start()
     clips = FinishedClips(run)
-    assert sum(clip.num_bytes for clip, _ in ahead(lambda clip: clip.position, clips)) == 5 * rows
+    assert sum(clip.num_bytes for clip, _ in map_ahead(lambda clip: clip.position, clips)) == 5 * rows
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak

@@ -33,7 +33,7 @@ from qwen_tts.core.models import modeling_qwen3_tts
 from torch import Tensor, nn
 
 from tests.golden.cases import APIS, CASES, CHECKPOINTS, CLIPS, DOCTOR_FRAMES, MAX_NEW_TOKENS, ODD_TEXTS, TEXTS
-from tts_batch.doctor.compare_official import PROBES, ask_official
+from tts_batch.doctor.compare_official import PROBES, generate_official
 from tts_batch.model.tiny import build_tiny
 
 Arrays = dict[str, np.ndarray]
@@ -280,7 +280,7 @@ def _write_big_vocabulary(folder: Path) -> None:
 def doctor_answers(kind: str) -> Arrays:
     """What `doctor --compare-official` hears from the package, of a few frames, so that it can be tested without."""
     model = build_tiny("tiny-random", kind)
-    return ask_official(model, PROBES[kind], "cpu", "float32", sys.executable, DOCTOR_FRAMES)
+    return generate_official(model, PROBES[kind], "cpu", "float32", sys.executable, DOCTOR_FRAMES)
 
 
 def save(name: str, arrays: Arrays) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tts_batch.model.tiny import NAMES, build_tiny, cache_folder
+from tts_batch.model.tiny import NAMES, build_tiny
 from tts_batch.model.tiny.build import SEEDS
 from tts_batch.model.tiny.voice import VOICE, WEIGHTS
 
@@ -130,15 +130,9 @@ def test_what_was_never_released_is_refused(name: str, kind: str, size: str, nam
         build_tiny(name, kind, size)
 
 
-def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TTS_BATCH_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "tts-batch"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "tts-batch"
-    monkeypatch.setenv("TTS_BATCH_CACHE", str(tmp_path / "ours"))
-    assert cache_folder() == tmp_path / "ours"
+def test_a_cache_can_be_named(empty_cache: Path, tmp_path: Path) -> None:
+    assert build_tiny("tiny-noise", "base", cache_dir=tmp_path / "other").parent == tmp_path / "other"
+    assert not empty_cache.exists()
 
 
 def test_building_needs_no_torch() -> None:

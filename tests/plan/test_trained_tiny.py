@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.plan.support import Planner, reasons
-from tts_batch.run.requests import request_fields
 
-REMARK = "the text has letters that English has not, and the model speaks only English"
+REMARK = "the text has letters that English lacks, and the model speaks only English"
 
 
 @pytest.mark.parametrize(
@@ -53,8 +52,8 @@ def test_its_clones_have_their_text_first_unless_told_otherwise(planner: Planner
         {**clone, "id": "3", "non_streaming": True},
     )
     trained, noise = planner.rows(*rows, model="tiny"), planner.rows(*rows)
-    assert [request_fields(planned, 0)["non_streaming"] for planned in trained] == [True, False, True]
-    assert [request_fields(planned, 0)["non_streaming"] for planned in noise] == [None, False, True]
+    assert [planned.row.non_streaming for planned in trained] == [True, False, True]
+    assert [planned.row.non_streaming for planned in noise] == [None, False, True]
     assert trained[0].fingerprint != trained[1].fingerprint
     (note,) = planner.plan(*rows, model="tiny").notes
     assert note.startswith("clones of tiny are hard to understand where non_streaming is false")

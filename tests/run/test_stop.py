@@ -29,7 +29,7 @@ from tests.run.support import (
     wait_until,
     write_table,
 )
-from tts_batch.cli.synth import closing_words
+from tts_batch.cli.synth import describe_summary
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.run import job
@@ -156,7 +156,7 @@ def test_a_stop_before_the_manifest_of_a_long_table_is_no_end(
     threading.Thread(target=stop_after_the_last_row_was_pulled).start()
     summary = run_job(config)
     assert (summary.exit_status, summary.ok, summary.pending) == (ExitStatus.STOPPED, 6, 0)
-    assert "The manifest is left" in closing_words(summary)
+    assert "The manifest is not written yet" in describe_summary(summary)
     assert not (config.out / "manifest.parquet").exists()
     fake()
     summary = run_job(config)

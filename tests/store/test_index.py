@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
 from tts_batch.store.clips import clip_path
 from tts_batch.store.index import JournalIndex, input_digest
-from tts_batch.store.journal import Outcome, SegmentWriter, segment_path
+from tts_batch.store.journal import Outcome, SegmentWriter, list_segments, segment_path
 
 lines = st.tuples(st.sampled_from("abcdef"), st.sampled_from(["f1", "f2"]), st.sampled_from(["ok", "failed"]))
 
@@ -101,17 +102,42 @@ def test_a_line_of_before_codes_were_counted_still_holds(tmp_path: Path) -> None
     assert index.last_line("a") == outcome("a", "f", "ok")
 
 
-def test_a_line_with_a_damaged_rest_is_named(tmp_path: Path) -> None:
+def test_a_damaged_line_counts_for_nothing(tmp_path: Path) -> None:
     write_segments(tmp_path, [[("a", "f", "ok"), ("b", "f", "ok")]])
-    (segment,) = (tmp_path / "journal").glob("*/*.jsonl")
+    for row_id in "ab":
+        write_clip(tmp_path, row_id)
+    (segment,) = list_segments(tmp_path / "journal")
     whole = segment.read_bytes()
     at = whole.rindex(b'"attempts"')
-    segment.write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+    for damaged in (b"\0" + whole[at + 1 :], b"null}\n"):
+        segment.write_bytes(whole[:at] + damaged)
+        index = JournalIndex(tmp_path)
+        assert [index.standing(planned(row_id, "f")) for row_id in "ab"] == ["ok", "todo"]
+    segment.write_bytes(whole.replace(b".wav", b".wax"))
+    assert len(JournalIndex(tmp_path)) == 0
+
+
+def test_a_line_that_is_damaged_while_a_run_works_is_named(tmp_path: Path) -> None:
+    write_segments(tmp_path, [[("a", "f", "ok"), ("b", "f", "ok")]])
+    (segment,) = list_segments(tmp_path / "journal")
+    whole = segment.read_bytes()
     index = JournalIndex(tmp_path)
-    assert index.outcome(planned("a", "f")) is not None
     begins = whole.index(b"\n") + 1
+    segment.write_bytes(whole[:begins] + b"\0" + whole[begins + 1 :])
+    assert index.outcome(planned("a", "f")) is not None
     with pytest.raises(CannotContinueError, match=rf"at byte {begins} of .*jsonl is damaged: delete that line"):
         index.outcome(planned("b", "f"))
+
+
+def test_a_line_reads_the_same_in_any_order_of_its_keys(tmp_path: Path) -> None:
+    write_clip(tmp_path, "a")
+    values = json.loads(outcome("a", "f", "ok").to_line())
+    segment = segment_path(tmp_path / "journal", "w0", 1, 1)
+    segment.parent.mkdir(parents=True)
+    segment.write_text(json.dumps(dict(reversed(values.items()))) + "\n")
+    index = JournalIndex(tmp_path)
+    assert index.standing(planned("a", "f")) == "ok"
+    assert index.last_line("a") == outcome("a", "f", "ok")
 
 
 def test_a_mixed_folder_keeps_rows_whose_input_is_the_same(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tts_batch.run.job import read_status, run_job
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
-from tts_batch.store.verify import Finding, remove_damaged, verify_run
+from tts_batch.store.verify import Problem, remove_damaged, verify_run
 
 Fake = Callable[..., None]
 
@@ -84,13 +84,13 @@ def test_nothing_is_removed_outside_of_a_row_s_own_files(tmp_path: Path) -> None
     own.parent.mkdir(parents=True)
     own.touch()
     for finding in (
-        Finding("changed", "../mine.wav", "a", "as a manifest from elsewhere may say"),
-        Finding("orphan", clip_path("a"), None, "somebody's"),
-        Finding("missing", clip_path("a"), "a", "it came back"),
+        Problem("changed", "../mine.wav", "a", "as a manifest from elsewhere may say"),
+        Problem("orphan", clip_path("a"), None, "somebody's"),
+        Problem("missing", clip_path("a"), "a", "it came back"),
     ):
         remove_damaged(tmp_path / "out", finding)
     assert mine.exists() and own.exists()
-    remove_damaged(tmp_path / "out", Finding("changed", clip_path("a"), "a", ""))
+    remove_damaged(tmp_path / "out", Problem("changed", clip_path("a"), "a", ""))
     assert not own.exists()
 
 
@@ -105,7 +105,7 @@ def test_codes_that_are_no_codes_are_unreadable(tmp_path: Path, fake: Fake, cont
 
 
 def test_what_no_run_wrote_is_refused(tmp_path: Path, fake: Fake) -> None:
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         next(verify_run(tmp_path))
     assert main(["finish", str(tmp_path)]) == ExitStatus.USAGE
 

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from tts_batch.config import CheckName
+from tts_batch.choices import CheckName
 from tts_batch.engine.request import SpeechResult
 from tts_batch.worker.checks import CheckLimits, Examined, examine, find_fault, measure
 from tts_batch.worker.sound import Tail

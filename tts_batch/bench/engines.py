@@ -9,8 +9,8 @@ from importlib.resources import files
 
 import torch
 
-from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.compute_loop import BURST
+from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
@@ -72,7 +72,9 @@ class ForcedEndPreparer(Preparer):
             self.encode_loaded()
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
-        return replace(super().prepare(request), end_at=self.ends[request.request_id])
+        end = self.ends[request.request_id]
+        sampling = replace(request.sampling, min_new_tokens=end + 1)
+        return super().prepare(replace(request, max_frames=end, sampling=sampling))
 
 
 def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, ForcedEndPreparer]:

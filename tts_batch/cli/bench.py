@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from tts_batch.cli.ablate import ablate
-from tts_batch.cli.replicas import bench_replicas
+from tts_batch.choices import (
+    BENCH_CACHES,
+    BENCH_SHAPES,
+    BENCH_WORKLOADS,
+    DEVICES,
+    DTYPES,
+    PLACEMENTS,
+    PROFILES,
+    RUNNERS,
+)
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -20,60 +27,45 @@ if TYPE_CHECKING:
     from tts_batch.engine.request import EngineConfig
 
 
-@click.group(invoke_without_command=True)
-@click.option("--shape", type=click.Choice(["1.7b", "0.6b"]), help="A released shape with random weights.")
+@click.command()
+@click.option("--shape", type=click.Choice(BENCH_SHAPES), help="A released shape with random weights.")
 @click.option("--model", help="Or a Base checkpoint: folder, hub id or 'tiny-random'.")
-@click.option("--workload", type=click.Choice(["seed-tts", "fixed"]), default="seed-tts", show_default=True,
+@click.option("--workload", type=click.Choice(BENCH_WORKLOADS), default="seed-tts", show_default=True,
               help="Lengths like Seed-TTS (mean 52 frames), or 52 frames each, x-vector only.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(min=1), default=1_088, show_default=True)
 @click.option("--references", type=click.IntRange(min=1), default=666, show_default=True, help="Distinct voices.")
 @click.option("--x-vector-only", is_flag=True, help="No in-context cloning.")
-@click.option("--cache", type=click.Choice(["warm", "cold"]), default="warm", show_default=True,
+@click.option("--cache", type=click.Choice(BENCH_CACHES), default="warm", show_default=True,
               help="Whether the voices are encoded before the clock starts.")  # fmt: skip
 @click.option("--concurrency", default="max", show_default=True, help="Rows in flight: a number, or max.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--gpus", metavar="N|all",
-              help="Replicas, one a GPU: one alone, then all together. On a CPU, N processes.")  # fmt: skip
-@click.option("--placement", type=click.Choice(["colocated", "split"]), default="colocated", show_default=True,
-              help="split: Code2Wav on a second GPU; with --gpus, pairs after those on one each.")  # fmt: skip
-@click.option("--budget-s", type=click.IntRange(min=1), default=540, show_default=True,
-              help="With --gpus: what is not measured so many seconds after the start is given up.")  # fmt: skip
+@click.option("--placement", type=click.Choice(PLACEMENTS), default="colocated", show_default=True,
+              help="split: Code2Wav on a second GPU.")  # fmt: skip
 @click.option("--chunked", is_flag=True, help="Audio in chunks: also measures first audio and underruns.")
-@click.option("--runner", type=click.Choice(["v1", "v2"]))
-@click.option("--profile", type=click.Choice(["basic", "b2", "b4", "throughput"]))
-@click.option("--device", default="auto", show_default=True)
-@click.option("--dtype", default="auto", show_default=True)
+@click.option("--runner", type=click.Choice(RUNNERS))
+@click.option("--profile", type=click.Choice(PROFILES))
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option("--max-num-seqs", type=click.IntRange(min=1))
 @click.option("--no-cuda-graph", is_flag=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything measured here.")
-@click.pass_context
 def bench(
-    context: click.Context, shape: str | None, model: str | None, workload: str, rows: int, references: int,
-    x_vector_only: bool, cache: str, concurrency: str, rounds: int, gpus: str | None, placement: str, budget_s: int,
-    chunked: bool, runner: str | None, profile: str | None, device: str, dtype: str, max_num_seqs: int | None,
-    no_cuda_graph: bool, json_path: Path | None,
+    shape: str | None, model: str | None, workload: str, rows: int, references: int, x_vector_only: bool, cache: str,
+    concurrency: str, rounds: int, placement: str, chunked: bool, runner: str | None, profile: str | None,
+    device: str, dtype: str, max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
 ) -> ExitStatus:  # fmt: skip
-    """Measure audio seconds per second from prompt building to the waveform on the host.
+    """Measure audio seconds per second on this machine, from prompt building to the waveform on the host.
 
     Start-up and warm-up are reported apart. With --shape no checkpoint is needed: the weights are random and each
-    row is ended after a fixed number of frames. With --gpus the rows are shared out among replicas.
+    row ends after a fixed number of frames.
 
-    Beside the rates: what a frame took on the device and the host by stage, CUDA graphs hit and missed, and how idle
-    the GPU was between the first clip and that with which 90 % of the audio was there.
+    Beside the rates: the time of a frame on the device and the host by stage, CUDA graph hits and misses, and how idle
+    the GPU was between the first clip and the one that completed 90 % of the audio.
     """
-    if context.invoked_subcommand:
-        if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
-            raise UsageError(f"options of {context.invoked_subcommand} go behind its name.")
-        return ExitStatus.OK
     if (shape is None) == (model is None):
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
-    if gpus is None and context.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
-        raise UsageError("--budget-s goes with --gpus.")
-    if gpus is not None and chunked:
-        raise UsageError("--chunked does not go with --gpus: what a listener hears is measured on one engine.")
-    deadline_s = time.monotonic() + budget_s
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
@@ -90,11 +82,6 @@ def bench(
     )  # fmt: skip
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
     at_once = None if concurrency == "max" else int(concurrency)
-    if gpus is not None:
-        from tts_batch.bench.replica import ReplicaJob
-
-        job = ReplicaJob(shape, config, asked, cache == "cold", at_once)
-        return bench_replicas(job, gpus, rounds, deadline_s, json_path)
     from tts_batch.bench.table import print_table
 
     try:
@@ -106,9 +93,6 @@ def bench(
     print_table(report)
     complete = all(measured["completed"] == measured["attempted"] for measured in report["rounds"])
     return ExitStatus.OK if complete else ExitStatus.SOME_FAILED
-
-
-bench.add_command(ablate)
 
 
 def _measure(

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tts_batch.doctor.machine import Finding, check_machine
+from tts_batch.choices import DEVICES, DTYPES
 from tts_batch.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from tts_batch.model.checkpoint import Checkpoint
-
-_MARKS = {"ok": "ok  ", "note": "note", "problem": "BAD "}
+    from tts_batch.doctor.finding import Finding
 
 
 @click.command()
 @click.option("--model", help="Also load this checkpoint (folder, hub id, 'tiny') and make one short clip.")
-@click.option("--device", default="auto", show_default=True, help="Where to load it: auto, cpu, cuda, xpu, npu, musa.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@click.option("--compare-official", is_flag=True, help="Also hold --model against the official qwen-tts package.")
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Where to load it.")
+@click.option("--dtype", type=click.Choice([name for name in DTYPES if name != "auto"]), default="float32",
+              show_default=True)  # fmt: skip
+@click.option("--compare-official", is_flag=True, help="Also compare --model with the official qwen-tts package.")
 @click.option("--official-python", metavar="FILE", default=sys.executable, help="The Python that has qwen-tts.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(
@@ -31,42 +30,32 @@ def doctor(
 ) -> ExitStatus:
     """Check versions, devices, sound libraries and folders; with --model, a checkpoint too.
 
-    Exit status 3: something was found that would stop a run.
+    Exit status 3: there is a problem that would stop a run.
     """
     if compare_official and model is None:
         raise UsageError("--compare-official needs --model, the checkpoint to compare on.")
     findings = []
-    for finding in _examine(model, device, dtype, official_python if compare_official else None):
+    for finding in _findings(model, device, dtype, official_python if compare_official else None):
         findings.append(finding)
         if not as_json:
-            click.echo(f"{_MARKS[finding.level]} {finding.subject:<16} {finding.detail}")
+            click.echo(f"{finding.level:<7}  {finding.subject:<16} {finding.detail}")
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    sick = any(finding.level == "problem" for finding in findings)
-    return ExitStatus.SOME_FAILED if sick else ExitStatus.OK
+    return ExitStatus.SOME_FAILED if any(found.level == "problem" for found in findings) else ExitStatus.OK
 
 
-def _examine(model: str | None, device: str, dtype: str, official_python: str | None) -> Iterator[Finding]:
+def _findings(model: str | None, device: str, dtype: str, official_python: str | None) -> Iterator[Finding]:
+    from tts_batch.doctor.machine import check_machine
+
     yield from check_machine()
     if model is None:
         return
-    from tts_batch.doctor.checkpoint import try_checkpoint
+    from tts_batch.doctor.checkpoint import check_checkpoint
     from tts_batch.plan.models import find_checkpoint
 
     checkpoint = find_checkpoint(model)
-    yield from try_checkpoint(checkpoint, device, dtype)
+    yield from check_checkpoint(checkpoint, device, dtype)
     if official_python is not None:
-        yield from _compare(checkpoint, device, dtype, official_python)
+        from tts_batch.doctor.compare_official import check_parity
 
-
-def _compare(checkpoint: Checkpoint, device: str, dtype: str, official_python: str) -> Iterator[Finding]:
-    import torch
-
-    from tts_batch.doctor.compare_official import OfficialPackageError, compare_official
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        yield from compare_official(checkpoint.path, device, dtype, official_python=official_python).findings()
-    except OfficialPackageError as error:
-        yield Finding("problem", "official", str(error))
+        yield from check_parity(checkpoint, device, dtype, official_python)

@@ -1,4 +1,4 @@
-"""`tts-batch finish`: the manifest of what is done, after a crash or the last shard."""
+"""`tts-batch finish`: write the manifest of what is done, after a crash or the last shard."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import click
 
-from tts_batch.cli.synth import closing_words
+from tts_batch.cli.synth import describe_summary
 from tts_batch.errors import ExitStatus
 
 
@@ -14,16 +14,16 @@ from tts_batch.errors import ExitStatus
 @click.argument("out", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary to stdout, as JSON.")
 def finish(out: str, as_json: bool) -> ExitStatus:
-    """Write DIR's manifest from its journal, and mend what a crash left. No row is made.
+    """Write DIR's manifest from its journal, and clean up after a crash. No row is made.
 
-    For a run that was broken off and will not go on, and for shards whose last one could not do it.
+    For a run that was interrupted and will not be resumed, and for shards whose last one was.
     """
     from pathlib import Path
 
-    from tts_batch.run.finish import finish_run
+    from tts_batch.run.existing_run import finish_run
 
     summary = finish_run(Path(out))
-    click.echo(closing_words(summary), err=True)
+    click.echo(describe_summary(summary), err=True)
     if as_json:
         click.echo(json.dumps(summary.to_dict()))
     return summary.exit_status

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.cli.options import SectionCommand, job_options
-from tts_batch.cli.recipe import read_job
+from tts_batch.cli.options import JobCommand
+from tts_batch.cli.recipe import read_job, recipe_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
     from tts_batch.plan.planner import GroupTotals, Plan
 
 
-@click.command(cls=SectionCommand)
-@job_options
+@click.command(cls=JobCommand)
+@recipe_option
 @click.option("--deep", is_flag=True, help="Decode every distinct reference too.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(recipe: str | None, deep: bool, as_json: bool, **options: Any) -> ExitStatus:
-    """Check every row and estimate the run, without loading weights or writing a file.
+    """Check every row and estimate the run. No weights are loaded, and no file is written.
 
-    Takes the options of `synth`. Exit status 3: some rows would fail.
+    The options are those of `synth`. Exit status 3: some rows would fail.
     """
     job = read_job(options, recipe=recipe, out=".")
     from tts_batch.plan.planner import make_plan
@@ -42,7 +42,8 @@ def _describe(made: Plan) -> Iterator[str]:
     for group in made.groups:
         yield from _describe_group(group)
     if made.expected_end_token_failures >= 1:
-        yield f"  about {made.expected_end_token_failures:.0f} of them will run into their budget at the first attempt"
+        num_expected = f"{made.expected_end_token_failures:.0f}"
+        yield f"  about {num_expected} of them will reach their budget without an end at the first attempt"
     for reason, count in made.failures.items():
         yield f"  {reason}: {count}"
     for row in made.examples:
@@ -68,5 +69,5 @@ def _describe_group(group: GroupTotals) -> Iterator[str]:
         )
     yield (
         f"    memory of each GPU: {group.weights_bytes / 1e9:.2g} GB of weights and "
-        f"{group.cache_bytes_per_row / 1e6:.2g} MB of KV cache for every row under way, beside Code2Wav's"
+        f"{group.cache_bytes_per_row / 1e6:.2g} MB of KV cache for each row in flight, beside Code2Wav's memory"
     )

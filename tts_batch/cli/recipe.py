@@ -1,4 +1,4 @@
-"""From a recipe and the command line's options to a checked JobConfig: the command line wins."""
+"""Recipes, and how a command's JobConfig comes from one and from its options: the command line wins."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from tts_batch.errors import UsageError
 
 if TYPE_CHECKING:
     from tts_batch.config import JobConfig
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """A YAML file with JobConfig's keys. Its `data` and `audio_root` are relative to the file, like a table's paths.
+recipe_option = click.option("--recipe", metavar="FILE", help="Read options from a YAML file; the command line wins.")
 
-    Raises UsageError when the file cannot be read or is no mapping; JobConfig checks the keys.
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Read a YAML file of JobConfig's keys. Its `data` and `audio_root` are relative to the file.
+
+    Raises UsageError when the file cannot be read or is not a mapping; JobConfig checks the keys.
     """
     import yaml
 
@@ -28,18 +33,21 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if isinstance(recipe.get("data"), str):
         recipe["data"] = [recipe["data"]]
     if isinstance(recipe.get("data"), list):
-        recipe["data"] = [_beside(path, table) for table in recipe["data"]]
+        recipe["data"] = [_relative_to(path, table) for table in recipe["data"]]
     if "audio_root" in recipe:
-        recipe["audio_root"] = _beside(path, recipe["audio_root"])
+        recipe["audio_root"] = _relative_to(path, recipe["audio_root"])
     return recipe
 
 
-def _beside(recipe: Path, path: Any) -> Any:
+def _relative_to(recipe: Path, path: Any) -> Any:
     return str(recipe.parent / path) if isinstance(path, str) and "://" not in path else path
 
 
 def read_job(options: Mapping[str, Any], *, recipe: str | None, **defaults: Any) -> JobConfig:
-    """The job of a command: `defaults`, over them the recipe's keys, over both the options that were given."""
+    """Return a command's job: the options that were given, else the recipe's keys, else `defaults`.
+
+    Raises UsageError for what JobConfig does not allow.
+    """
     from tts_batch.config import build_config
 
     given = {name: value for name, value in options.items() if value not in (None, ())}

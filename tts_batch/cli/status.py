@@ -1,4 +1,4 @@
-"""`tts-batch status`: how far a run is, from its folder alone."""
+"""`tts-batch status`: the progress of a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 @click.argument("out", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(out: str, as_json: bool) -> None:
-    """Show how far the run in DIR is. Safe while it runs."""
+    """Show the progress of the run in DIR. Safe while it runs."""
     from pathlib import Path
 
-    from tts_batch.store.run_json import read_status
+    from tts_batch.store.status import read_status
 
     facts = read_status(Path(out))
     if as_json:

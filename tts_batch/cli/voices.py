@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-# The released speakers' own languages; they speak all ten. In a model of fewer, these are only their names.
+# The released speakers' native languages; each speaks all ten.
 _NATIVE = {
     "aiden": "english",
     "dylan": "chinese",
@@ -29,7 +29,7 @@ _DIALECTS = {"dylan": "beijing_dialect", "eric": "sichuan_dialect"}
 def voices(model: str | None, as_json: bool) -> None:
     """List the built-in speakers and the languages of a CustomVoice model.
 
-    A Base model speaks with a row's ref_audio, a VoiceDesign model as a row's instruct describes.
+    A Base model takes its voices from ref_audio, a VoiceDesign model from the descriptions in instruct.
     """
     facts = _released() if model is None else _of_checkpoint(model)
     if as_json:
@@ -64,7 +64,7 @@ def _facts(model: str | None, speakers: list[str], dialects: dict[str, str], lan
 
 
 def _speaker(name: str, dialects: dict[str, str], languages: list[str]) -> dict[str, str | None]:
-    """A speaker's own language and dialect, None where the model has it not."""
+    """A speaker's native language and dialect; None where the model does not have it."""
     native = _NATIVE.get(name)
     dialect = dialects.get(name) if "chinese" in languages else None
     return {"name": name, "language": native if native in languages else None, "dialect": dialect}

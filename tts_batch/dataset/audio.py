@@ -197,7 +197,7 @@ def _stat(ref: RefAudio) -> os.stat_result:
     try:
         found = os.stat(ref.path)
     except (OSError, ValueError) as error:
-        raise RowError("ref_missing", _not_there(ref.path, ref.label), passing=True) from error
+        raise RowError("ref_missing", _not_there(ref.path, ref.label), transient=True) from error
     if not stat.S_ISREG(found.st_mode):
         raise RowError("ref_unreadable", f"ref_audio {ref.path} is not a file.")
     return found
@@ -230,14 +230,14 @@ def _open(path: str) -> Iterator[BufferedReader[_Raw]]:
         raw = _Raw(os.open(path, os.O_RDONLY))
     except OSError as error:
         message = f"ref_audio {path} cannot be opened: {error.strerror}."
-        raise RowError("ref_unreadable", message, passing=True) from error
+        raise RowError("ref_unreadable", message, transient=True) from error
     with BufferedReader(raw) as source:
         try:
             yield source
         finally:
             if raw.failure is not None:
                 message = f"ref_audio {path} cannot be read: {raw.failure.strerror}."
-                raise RowError("ref_unreadable", message, passing=True) from raw.failure
+                raise RowError("ref_unreadable", message, transient=True) from raw.failure
 
 
 @lru_cache(maxsize=65536)

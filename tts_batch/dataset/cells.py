@@ -9,8 +9,8 @@ from math import isnan
 from typing import Any
 from uuid import UUID
 
+from tts_batch.choices import TASKS, Task
 from tts_batch.errors import Reason, RowError
-from tts_batch.records import TASKS, Task
 
 _DIGITS = re.compile(r"[+-]?[0-9]{1,40}(?:\.0+)?")  # "7.0" is what pandas writes for 7 beside a null
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -116,7 +116,7 @@ class Fetcher:
                 target.flush()
                 return
             except WebError as error:
-                if wait_s is None or not error.passing or time.monotonic() + wait_s >= deadline:
+                if wait_s is None or not error.transient or time.monotonic() + wait_s >= deadline:
                     raise
             time.sleep(wait_s)
 

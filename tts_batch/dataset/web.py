@@ -35,11 +35,11 @@ Resolve = Callable[[str, int], list[str]]
 
 
 class WebError(Exception):
-    """A file could not be downloaded. `passing`: a later try may succeed."""
+    """A file could not be downloaded. `transient`: a later try may succeed."""
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.transient = transient
 
 
 class RefusedError(WebError):
@@ -87,7 +87,7 @@ def download(
     except _NETWORK_ERRORS as error:
         if time.monotonic() >= deadline:
             raise WebError("it took too long") from error
-        raise WebError(f"the connection failed: {error or type(error).__name__}", passing=True) from error
+        raise WebError(f"the connection failed: {error or type(error).__name__}", transient=True) from error
 
 
 def _fetch(pool: httpcore.ConnectionPool, url: httpx.URL, target: BinaryIO) -> None:
@@ -113,8 +113,10 @@ def _check(url: httpx.URL) -> None:
 def _save(response: httpcore.Response, promised: str, target: BinaryIO) -> None:
     status = response.status
     if status != 200:
-        passing = status >= 500 or status in {408, 425, 429}
-        raise WebError(f"the server answers {status} {httpx.codes.get_reason_phrase(status)}".strip(), passing=passing)
+        transient = status >= 500 or status in {408, 425, 429}
+        raise WebError(
+            f"the server answers {status} {httpx.codes.get_reason_phrase(status)}".strip(), transient=transient
+        )
     too_large = RefusedError(f"it is larger than the {MAX_BYTES >> 20} MB allowed")
     if promised.isdecimal() and int(promised) > MAX_BYTES:
         raise too_large
@@ -154,7 +156,7 @@ class _CheckedBackend(httpcore.SyncBackend):
         try:
             addresses = self._resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise WebError(f"the host {host!r} is not known: {error}", passing=True) from error
+            raise WebError(f"the host {host!r} is not known: {error}", transient=True) from error
         private = next((address for address in addresses if not self._allowed(address)), None)
         if private is not None:
             raise RefusedError(f"the host {host!r} has the address {private}, which is not on the public internet")

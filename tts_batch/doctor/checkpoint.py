@@ -1,31 +1,42 @@
-"""What `doctor --model` tries with a checkpoint: its files, its weights, its tokenizer, and one short greedy clip."""
+"""check_checkpoint: whether the files, the tokenizer and the weights of a checkpoint are good, and make a clip."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from tts_batch.doctor.machine import Finding
+import numpy as np
 
-if TYPE_CHECKING:
-    from tts_batch.engine.request import Reference, SpeechRequest, SpeechResult
-    from tts_batch.model.checkpoint import Checkpoint
+from tts_batch.doctor.finding import Finding
+from tts_batch.engine.errors import EngineError
+from tts_batch.engine.generation import generate
+from tts_batch.engine.registry import open_engine
+from tts_batch.engine.request import (
+    FRAMES_PER_S,
+    SAMPLE_RATE_HZ,
+    EngineConfig,
+    Reference,
+    SamplingParams,
+    SpeechRequest,
+    SpeechResult,
+)
+from tts_batch.model.checkpoint import Checkpoint
+from tts_batch.model.text_tokenizer import TextTokenizer
+from tts_batch.worker.checks import find_fault
 
 TEXT = "Hello."
 MAX_FRAMES = 100  # 8 s: more than any voice needs for that word
 
 
-def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[Finding]:
-    """Look at a resolved checkpoint and speak with it. The weights are loaded once, every name and shape checked."""
-    from tts_batch.engine.errors import EngineError
-    from tts_batch.engine.generation import generate
-    from tts_batch.engine.registry import open_engine
-    from tts_batch.engine.request import EngineConfig
+def check_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[Finding]:
+    """Check a resolved checkpoint, and make one short greedy clip with it on `device`, in `dtype`.
 
+    The weights are loaded once, and every name and shape is compared with the network's. An engine that makes no
+    progress ends by its own stall timeout, which is a finding like any other.
+    """
     config = checkpoint.config
     revision = f", revision {checkpoint.revision}" if checkpoint.revision else ""
     yield Finding("ok", "checkpoint", f"{checkpoint.path}: {config.kind}, {config.size}{revision}")
-    yield _try_tokenizer(checkpoint)
+    yield _check_tokenizer(checkpoint)
     try:
         engine = open_engine("native", EngineConfig(str(checkpoint.path), device=device, dtype=dtype))
     except EngineError as error:
@@ -33,14 +44,14 @@ def try_checkpoint(checkpoint: Checkpoint, device: str, dtype: str) -> Iterator[
         return
     yield Finding("ok", "weights", "every tensor has the name and shape that the network expects")
     try:
-        yield _try_clip(next(generate(engine, [_request(checkpoint)])))
+        yield _check_clip(next(generate(engine, [_request(checkpoint)])))
+    except EngineError as error:
+        yield Finding("problem", "clip", str(error))
     finally:
         engine.close()
 
 
-def _try_tokenizer(checkpoint: Checkpoint) -> Finding:
-    from tts_batch.model.text_tokenizer import TextTokenizer
-
+def _check_tokenizer(checkpoint: Checkpoint) -> Finding:
     ids = TextTokenizer(checkpoint.path).encode("Hello, 你好, こんにちは, 안녕하세요, привет!")
     size = checkpoint.config.talker.text_vocab_size
     fits = bool(ids) and max(ids) < size
@@ -50,8 +61,6 @@ def _try_tokenizer(checkpoint: Checkpoint) -> Finding:
 
 
 def _request(checkpoint: Checkpoint) -> SpeechRequest:
-    from tts_batch.engine.request import SamplingParams, SpeechRequest
-
     kind = checkpoint.config.kind
     return SpeechRequest(
         request_id="doctor",
@@ -63,26 +72,22 @@ def _request(checkpoint: Checkpoint) -> SpeechRequest:
         language="english",
         speaker=checkpoint.speakers()[0] if kind == "custom_voice" else None,
         instruct="A calm voice." if kind == "voice_design" else None,
-        reference=_hum() if kind == "base" else None,
+        reference=_test_voice() if kind == "base" else None,
         x_vector_only=kind == "base",
     )
 
 
-def _hum() -> Reference:
-    import numpy as np
-
-    from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
-
+def _test_voice() -> Reference:
+    """Two seconds of a tone of 150 Hz and its third harmonic."""
     turns = np.arange(2 * SAMPLE_RATE_HZ) * 150 / SAMPLE_RATE_HZ
     wave = (0.2 * np.sin(2 * np.pi * turns) + 0.1 * np.sin(6 * np.pi * turns)).astype(np.float32)
     return Reference(key="doctor", load=lambda: wave)
 
 
-def _try_clip(result: SpeechResult) -> Finding:
-    from tts_batch.engine.request import FRAMES_PER_S
-    from tts_batch.worker.checks import find_fault
-
+def _check_clip(result: SpeechResult) -> Finding:
     failure = find_fault(result, MAX_FRAMES)
     if failure is None:
-        return Finding("ok", "clip", f"{TEXT!r} became {result.num_frames / FRAMES_PER_S:.1f} s of sound")
-    return Finding("note" if failure.reason == "codec_budget_exhausted" else "problem", "clip", failure.message)
+        return Finding("ok", "clip", f"{TEXT!r} became {result.num_frames / FRAMES_PER_S:.1f} s of audio")
+    if failure.reason == "codec_budget_exhausted":
+        return Finding("note", "clip", f"{TEXT!r} has no end within {MAX_FRAMES} frames")
+    return Finding("problem", "clip", failure.message)

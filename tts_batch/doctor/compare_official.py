@@ -1,8 +1,8 @@
-"""`doctor --compare-official`: greedy clips of a checkpoint by the official qwen_tts package and by this engine.
+"""check_parity: whether the official qwen_tts package and this engine make the same greedy clips of a checkpoint.
 
-The package wants an older transformers than this engine, so it usually lives in an environment of its own; it is
-asked through that environment's interpreter (run_official.py). Codes must be the same up to a near tie, where rounding
-decides; waves are compared in float32, where the package's codec computes as ours does.
+The package needs an older transformers than this engine, so it usually has an environment of its own; that
+environment's interpreter runs it (run_official.py). Codes must be equal up to a near tie, where rounding decides;
+waveforms are compared in float32, where the package's codec computes as ours does.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tts_batch.doctor.machine import Finding
-from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, Reference, SamplingParams, SpeechRequest
-
-if TYPE_CHECKING:
-    from tts_batch.engine.request import SpeechResult
+from tts_batch.doctor.finding import Finding
+from tts_batch.engine.errors import EngineError
+from tts_batch.engine.generation import generate
+from tts_batch.engine.registry import open_engine
+from tts_batch.engine.request import (
+    SAMPLE_RATE_HZ,
+    EngineConfig,
+    Reference,
+    SamplingParams,
+    SpeechRequest,
+    SpeechResult,
+)
+from tts_batch.model.checkpoint import Checkpoint, resolve_checkpoint
 
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}  # of logits
 WAVE_TOLERANCE = 5e-5
@@ -39,12 +47,12 @@ REF_SECONDS = 2.03  # no whole number of frames
 
 
 class OfficialPackageError(Exception):
-    """The official package could not be asked. The message says why."""
+    """The official package could not be run. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One clip to ask both for."""
+    """One clip to make with both."""
 
     label: str
     text: str
@@ -74,8 +82,8 @@ PROBES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How one clip compares."""
+class ClipComparison:
+    """How the two clips of one probe compare."""
 
     label: str
     num_frames: int  # of the official package
@@ -100,11 +108,11 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What came of all probes of a checkpoint."""
+class ParityReport:
+    """The comparisons of all probes of a checkpoint."""
 
-    versions: str  # of the official package and what it stands on
-    comparisons: tuple[Comparison, ...]
+    versions: str  # of the official package, transformers and torch
+    comparisons: tuple[ClipComparison, ...]
 
     @property
     def ok(self) -> bool:
@@ -112,10 +120,24 @@ class Report:
         return all(comparison.ok for comparison in self.comparisons)
 
     def findings(self) -> Iterator[Finding]:
-        """The report as lines of `doctor`."""
+        """Yield the report as findings."""
         yield Finding("ok", "official", self.versions)
         for comparison in self.comparisons:
             yield Finding("ok" if comparison.ok else "problem", "parity", str(comparison))
+
+
+def check_parity(checkpoint: Checkpoint, device: str, dtype: str, official_python: str) -> Iterator[Finding]:
+    """Compare the clips of `compare_official`, and say what kept them from being made."""
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        yield from compare_official(checkpoint.path, device, dtype, official_python=official_python).findings()
+    except OfficialPackageError as error:
+        yield Finding("problem", "official", str(error))
+    except EngineError as error:
+        yield Finding("problem", "parity", str(error))
 
 
 def compare_official(
@@ -125,21 +147,21 @@ def compare_official(
     *,
     official_python: str = sys.executable,
     max_frames: int = MAX_FRAMES,
-) -> Report:
-    """Ask both for greedy clips of the checkpoint's kind, one after another, and compare.
+) -> ParityReport:
+    """Make greedy clips of the checkpoint's kind with both, one after another, and compare them.
 
     `device` is a torch device, `dtype` "float32" or "bfloat16". Raises OfficialPackageError when the package cannot be
-    asked; the engine's own errors pass through.
+    run, and EngineError when this engine cannot.
     """
     kind = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["tts_model_type"]
     probes = PROBES[kind]
-    answers = ask_official(model_dir, probes, device, dtype, official_python, max_frames)
-    ours = _ask_engine(model_dir, kind, device, dtype, max_frames)
+    official = generate_official(model_dir, probes, device, dtype, official_python, max_frames)
+    ours = _generate_ours(model_dir, kind, device, dtype, max_frames)
     comparisons = [
-        compare(probe.label, ours[i], answers[f"codes_{i}"], answers[f"margin_{i}"], answers[f"wave_{i}"], dtype)
+        compare(probe.label, ours[i], official[f"codes_{i}"], official[f"margin_{i}"], official[f"wave_{i}"], dtype)
         for i, probe in enumerate(probes)
     ]
-    return Report(str(answers["versions"]), tuple(comparisons))
+    return ParityReport(str(official["versions"]), tuple(comparisons))
 
 
 def compare(
@@ -149,34 +171,37 @@ def compare(
     margin: NDArray[np.floating],
     wave: NDArray[np.floating],
     dtype: str,
-) -> Comparison:
-    """Hold a result against official `codes` [frames, 16], `margin` [frames + 1] and `wave` [samples]."""
+) -> ClipComparison:
+    """Compare a result with official `codes` [frames, 16], `margin` [frames + 1] and `wave` [samples]."""
     if ours.codes is None or ours.audio is None:
         raise OfficialPackageError(f"{label}: this engine made no clip: {ours.error}")
     same = min(len(codes), len(ours.codes))
     differs = np.flatnonzero((ours.codes[:same] != codes[:same]).any(axis=1))
     same = int(differs[0]) if differs.size else same
     if differs.size or len(codes) != len(ours.codes):
-        return Comparison(label, len(codes), same, float(margin[same]), None, dtype)
+        return ClipComparison(label, len(codes), same, float(margin[same]), None, dtype)
     error = None
     if len(wave) - len(ours.audio) in (0, 1):  # the official cut after the reference may leave a sample of it
         error = float(np.abs(wave[len(wave) - len(ours.audio) :] - ours.audio).max(initial=0.0))
-    return Comparison(label, len(codes), same, None, error, dtype)
+    return ClipComparison(label, len(codes), same, None, error, dtype)
 
 
-def ask_official(
+def generate_official(
     model_dir: Path, probes: tuple[Probe, ...], device: str, dtype: str, python: str, max_frames: int
 ) -> dict[str, NDArray[Any]]:
-    """The arrays that run_official.py writes, made by the interpreter `python`."""
+    """Return the arrays that run_official.py writes, run by the interpreter `python`.
+
+    Raises OfficialPackageError.
+    """
     with tempfile.TemporaryDirectory(prefix="tts-batch-official-") as scratch:
-        clip, job, answers = (Path(scratch) / name for name in ("reference.wav", "job.json", "answers.npz"))
+        clip, job, outputs = (Path(scratch) / name for name in ("reference.wav", "job.json", "outputs.npz"))
         _write_reference(clip)
         calls = [_official_call(probe, clip, max_frames) for probe in probes]
         content = {"model": str(model_dir.resolve()), "device": device, "dtype": dtype, "calls": calls}
         job.write_text(json.dumps(content), encoding="utf-8")
         try:
             run = subprocess.run(
-                [python, "-", job, answers],
+                [python, "-", job, outputs],
                 input=Path(__file__).with_name("run_official.py").read_text(encoding="utf-8"),
                 cwd=scratch,
                 capture_output=True,
@@ -192,7 +217,7 @@ def ask_official(
                 f"{python} could not run the qwen_tts package: {last_line}. Install qwen-tts into an environment of "
                 "its own and name its interpreter with --official-python."
             )
-        with np.load(answers) as arrays:
+        with np.load(outputs) as arrays:
             return dict(arrays)
 
 
@@ -218,12 +243,8 @@ def _given(probe: Probe, *names: str) -> dict[str, str]:
     return {name: value for name in names if (value := getattr(probe, name)) is not None}
 
 
-def _ask_engine(model_dir: Path, kind: str, device: str, dtype: str, max_frames: int) -> list[SpeechResult]:
-    from tts_batch.engine.generation import generate
-    from tts_batch.engine.registry import open_engine
-    from tts_batch.model.checkpoint import resolve_checkpoint
-
-    # The rest is the checkpoint's own, as in the official package: a repetition penalty tells in greedy clips too.
+def _generate_ours(model_dir: Path, kind: str, device: str, dtype: str, max_frames: int) -> list[SpeechResult]:
+    # The rest is the checkpoint's own, as in the official package: a repetition penalty changes greedy clips too.
     settings = resolve_checkpoint(str(model_dir)).generation | {"do_sample": False, "subtalker_dosample": False}
     requests = [
         SpeechRequest(

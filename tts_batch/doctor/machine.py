@@ -1,4 +1,4 @@
-"""What `doctor` looks at on a machine: packages, devices, sound libraries, folders. Each check yields findings."""
+"""check_machine: the packages, devices, sound libraries and folders that a run needs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Literal
 
+from huggingface_hub import constants
+from packaging.requirements import Requirement
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of `doctor`. A "problem" stops a run; a "note" is worth knowing."""
-
-    level: Literal["ok", "note", "problem"]
-    subject: str
-    detail: str
+from tts_batch.cache import VARIABLE, find_cache_folder
+from tts_batch.doctor.finding import Finding
 
 
 def check_machine() -> Iterator[Finding]:
-    """Look at everything that needs no model."""
+    """Check everything that needs no checkpoint, one finding after another. Nothing is written."""
     yield Finding("ok", "python", sys.version.split()[0])
     yield from _check_packages()
     yield from _check_devices()
@@ -30,13 +25,11 @@ def check_machine() -> Iterator[Finding]:
 
 
 def _check_packages() -> Iterator[Finding]:
-    from packaging.requirements import Requirement
-
     for line in metadata.requires("tts-batch") or []:
         requirement = Requirement(line)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
-        wanted = f"wanted: {requirement.specifier}" if requirement.specifier else "any version will do"
+        wanted = f"wanted: {requirement.specifier}" if requirement.specifier else "any version"
         try:
             found = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
@@ -47,12 +40,15 @@ def _check_packages() -> Iterator[Finding]:
 
 
 def _check_devices() -> Iterator[Finding]:
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: of a library that it loads
+        yield Finding("problem", "torch", f"cannot be imported: {error}")
+        return
     yield Finding("ok", "cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if kind is None:
-        yield Finding("note", "accelerator", "none that torch can use: runs go to the CPU")
+        yield Finding("note", "accelerator", "torch finds none: runs use the CPU")
         return
     for index in range(torch.accelerator.device_count()):
         detail = torch.cuda.get_device_properties(index) if kind.type == "cuda" else kind.type
@@ -60,9 +56,12 @@ def _check_devices() -> Iterator[Finding]:
 
 
 def _check_sound() -> Iterator[Finding]:
-    import soundfile
-
-    yield Finding("ok", "libsndfile", soundfile.__libsndfile_version__)
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        yield Finding("problem", "libsndfile", f"cannot be loaded: {error}")
+    else:
+        yield Finding("ok", "libsndfile", soundfile.__libsndfile_version__)
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg:
         yield Finding("ok", "ffmpeg", ffmpeg)
@@ -71,21 +70,22 @@ def _check_sound() -> Iterator[Finding]:
 
 
 def _check_folders() -> Iterator[Finding]:
-    from huggingface_hub import constants
-
-    from tts_batch.model.tiny import cache_folder
-
-    folder = cache_folder()
-    free_gb = shutil.disk_usage(_nearest(folder)).free / 1e9
-    writable = os.access(_nearest(folder), os.W_OK)
-    yield Finding("ok" if writable else "problem", "cache", f"{folder}, {free_gb:.0f} GB free, {writable=}")
+    folder = find_cache_folder()
+    if folder is None:
+        yield Finding("problem", "cache", f"this user has no home: name a folder with {VARIABLE}")
+    else:
+        existing = _existing_parent(folder)
+        free_gb = shutil.disk_usage(existing).free / 1e9
+        is_writable = os.path.isdir(existing) and os.access(existing, os.W_OK)
+        access = "writable" if is_writable else f"not writable: name another folder with {VARIABLE}"
+        yield Finding("ok" if is_writable else "problem", "cache", f"{folder}, {free_gb:.0f} GB free, {access}")
     offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)]
     yield Finding("ok", "hub cache", constants.HF_HUB_CACHE)
     if offline:
         yield Finding("note", "hub", f"offline ({', '.join(offline)} is set): only cached checkpoints can be used")
 
 
-def _nearest(folder: os.PathLike[str]) -> str:
+def _existing_parent(folder: os.PathLike[str]) -> str:
     path = os.path.abspath(folder)
     while not os.path.exists(path):
         path = os.path.dirname(path)

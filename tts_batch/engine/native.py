@@ -22,7 +22,6 @@ from tts_batch.engine.v2.runner import ContinuousRunner
 from tts_batch.engine.voices.store import VoiceStore
 from tts_batch.model.checkpoint import CheckpointError, resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
-from tts_batch.model.tiny import cache_folder
 from tts_batch.model.weights import WeightsError
 
 logger = logging.getLogger(__name__)
@@ -132,8 +131,9 @@ def _close(loop: ComputeLoop, preparer: Preparer) -> None:
 
 
 def _voice_store(model: Qwen3TTS, config: EngineConfig) -> VoiceStore | None:
-    folder = Path(config.cache_dir) if config.cache_dir is not None else cache_folder()
-    return VoiceStore(folder / "voices", model) if model.config.kind == "base" else None
+    if config.cache_dir is None or model.config.kind != "base":
+        return None
+    return VoiceStore(Path(config.cache_dir) / "voices", model)
 
 
 def _check_modes(config: EngineConfig) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tts_batch.config import CheckName, Format
+from tts_batch.choices import CheckName, Format, Task
 from tts_batch.engine.request import EngineConfig, SamplingParams, SpeechResult
-from tts_batch.records import Failure, Task
+from tts_batch.records import Failure
 
 if TYPE_CHECKING:
     from tts_batch.store.journal import Outcome

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from tts_batch.cache import cache_folder
+from tts_batch.choices import Task
 from tts_batch.config import JobConfig
 from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import UsageError
-from tts_batch.model.tiny import cache_folder
 from tts_batch.plan.checks import check_engine, remark_settings
 from tts_batch.plan.deep import ReferenceDecoder
 from tts_batch.plan.fingerprint import run_settings
@@ -18,7 +19,7 @@ from tts_batch.plan.models import Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
 from tts_batch.plan.shards import Shard
 from tts_batch.plan.totals import GroupTotals, Plan
-from tts_batch.records import Row, Task
+from tts_batch.records import Row
 
 __all__ = ["GroupTotals", "Plan", "PlannedRow", "iter_planned", "make_plan"]
 
@@ -28,8 +29,8 @@ MAX_EXAMPLES = 20
 def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """Check every row without loading a model's weights; with `deep`, decode every distinct reference too.
 
-    Raises UsageError for an input without rows or that cannot be read and for an engine that there is not,
-    CannotContinueError when a checkpoint that rows need cannot be had.
+    Raises UsageError for an input without rows or that cannot be read and for an unknown engine,
+    CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
     check_engine(config.engine)
@@ -72,7 +73,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
 
 
 def make_fetcher(config: JobConfig) -> Fetcher | None:
-    """Return what gets the references that are URLs; None where the job may not fetch any."""
+    """Return the fetcher of references that are URLs; None without --allow-url."""
     return Fetcher(cache_folder() / "references") if config.allow_url else None
 
 
@@ -80,5 +81,5 @@ def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
     """Yield every row of `plan`, failed ones too, in input order; call it again to read them again."""
     models = Models(config)
     models.groups |= {totals.model.task: totals.model for totals in plan.groups}
-    notes = Notes()  # make_plan has told them
+    notes = Notes()  # make_plan has reported them
     yield from plan_rows(read_rows(config, notes, fetcher=plan.fetcher), config, models, notes)

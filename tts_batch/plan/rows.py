@@ -1,4 +1,4 @@
-"""One row's plan: which model speaks it, how many frames it may take, its seed and its fingerprint."""
+"""One row's plan: its model, its pieces and their frames, its seed and its fingerprint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tts_batch.plan.takes import input_id, looks_like_a_take, take_id
 from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
-TEMPLATE_POSITIONS = 32  # the prompt's own, beside its texts and its reference
+TEMPLATE_POSITIONS = 32  # of a prompt, beside its texts and its reference
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one request says: a whole text, or a part of one that is split."""
+class PlannedPiece:
+    """The text of one request: a whole text, or a part of one that is split."""
 
     text: str
     max_frames: int
@@ -34,14 +34,16 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CheckedRow:
-    """A row and what it will take. A row with a failure has only the row."""
+class PlannedRow:
+    """A row and how it is made. A row with a failure has only the row."""
 
     row: Row
     model_group: ModelGroup | None = None
     reference_key: str | None = None  # the content key of its reference
-    pieces: tuple[Piece, ...] = ()  # of its text, in order; most often one
+    pieces: tuple[PlannedPiece, ...] = ()  # of its text, in order; most often one
     take: int = 0  # of --takes, from 0
+    seed: int = 0  # of the first attempt; `check_rows` leaves it out
+    fingerprint: str = ""  # `check_rows` leaves it out
 
     @property
     def max_frames(self) -> int:
@@ -59,16 +61,8 @@ class CheckedRow:
 
     @property
     def input_id(self) -> str:
-        """The id that the table knows; of a further take, `row.id` is another."""
+        """The id in the table; of a further take, `row.id` is another."""
         return input_id(self.row.id, self.take)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedRow(CheckedRow):
-    """A checked row that knows its task, and how to make it."""
-
-    seed: int = 0  # of the first attempt
-    fingerprint: str = ""
 
     @property
     def sampling(self) -> SamplingParams:
@@ -79,42 +73,42 @@ class PlannedRow(CheckedRow):
 def plan_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Plan rows one by one; one that cannot be made keeps its place, with a failure."""
     for checked in check_rows(rows, config, models, notes):
-        yield _planned(checked, config)
+        yield _with_fingerprint(checked, config)
 
 
-def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[CheckedRow]:
-    """As `plan_rows`, without what only a run needs: for counting."""
+def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
+    """As `plan_rows`, without seeds and fingerprints, which only a run needs."""
     for row in rows:
         if row.failure is not None:
-            yield CheckedRow(row)
+            yield PlannedRow(row)
         elif config.takes == 1:
             yield _check(row, config, models, notes)
         else:
             yield from _takes(row, config, models, notes)
 
 
-def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[CheckedRow]:
+def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Yield a row once for each take; one that cannot be made, once."""
     if looks_like_a_take(row.id):
-        message = f"with --takes no id of the table may end as the id of a take does, and {row.id!r} does."
-        yield CheckedRow(replace(row, failure=Failure("bad_id", message)))
+        message = f"the id {row.id!r} ends as that of a take: with --takes, choose another."
+        yield PlannedRow(replace(row, failure=Failure("bad_id", message)))
         return
     checked = _check(row, config, models, notes)
     for take in range(config.takes if checked.model_group else 1):
         yield replace(checked, take=take, row=replace(checked.row, id=take_id(row.id, take)))
 
 
-def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> CheckedRow:
+def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:
     task = row.task
     try:
         group = models.assign(row)
         task = group.task
         return _checked(row, group, config, notes)
     except RowError as error:
-        return CheckedRow(replace(row, task=task, failure=Failure(error.reason, error.message)))
+        return PlannedRow(replace(row, task=task, failure=Failure(error.reason, error.message)))
 
 
-def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> CheckedRow:
+def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> PlannedRow:
     check_task(row, group.checkpoint.config)
     reference_key, reference_s = None, None
     if row.ref_audio is not None:
@@ -125,14 +119,14 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Ch
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
     remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
     remark_row(row, group, reference_s, notes)
-    return CheckedRow(row, group, reference_key, pieces)
+    return PlannedRow(row, group, reference_key, pieces)
 
 
-def _piece(text: str, row: Row, config: JobConfig, group: ModelGroup, other_positions: int) -> Piece:
+def _piece(text: str, row: Row, config: JobConfig, group: ModelGroup, other_positions: int) -> PlannedPiece:
     num_text_tokens = group.tokenizer.count(text)
     prompt = num_text_tokens + other_positions
     max_frames, expected = _frames(row, config, group, num_text_tokens, prompt)
-    return Piece(text, max_frames, min(expected, max_frames), num_text_tokens, prompt)
+    return PlannedPiece(text, max_frames, min(expected, max_frames), num_text_tokens, prompt)
 
 
 def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, prompt: int) -> tuple[int, int]:
@@ -142,8 +136,8 @@ def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int
         raise RowError(
             "text_too_long",
             f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
-            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
-            "or have it split with --split-text.",
+            f"model's limit is {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
+            "or use --split-text.",
         )
     max_frames = row.max_frames or config.max_frames or budget.max_frames
     if prompt + max_frames > group.max_positions:
@@ -155,29 +149,22 @@ def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int
     return max_frames, budget.expected
 
 
-def _planned(checked: CheckedRow, config: JobConfig) -> PlannedRow:
+def _with_fingerprint(checked: PlannedRow, config: JobConfig) -> PlannedRow:
     row, group = checked.row, checked.model_group
     if group is None:
-        return PlannedRow(row)
+        return checked
     seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
     non_streaming = row.non_streaming if row.non_streaming is not None else group.text_first
-    # What an engine does not take for granted stands in the row.
-    said = True if non_streaming and group.task == "base" else row.non_streaming
-    if row.task != group.task or row.non_streaming != said:
-        row = replace(row, task=group.task, non_streaming=said)
-    return PlannedRow(
-        row=row,
-        model_group=group,
-        reference_key=checked.reference_key,
-        pieces=checked.pieces,
-        take=checked.take,
+    # What is not an engine's default is given to it in the row.
+    given = True if non_streaming and group.task == "base" else row.non_streaming
+    if row.task != group.task or row.non_streaming != given:
+        row = replace(row, task=group.task, non_streaming=given)
+    fingerprint = group.fingerprints.of(
+        row,
+        voice_key=checked.reference_key,
+        non_streaming=non_streaming,
+        max_frames=checked.max_frames,
         seed=seed,
-        fingerprint=group.fingerprints.of(
-            row,
-            voice_key=checked.reference_key,
-            non_streaming=non_streaming,
-            max_frames=checked.max_frames,
-            seed=seed,
-            pieces=[(piece.text, piece.max_frames) for piece in checked.pieces] if checked.is_split else (),
-        ),
+        pieces=[(piece.text, piece.max_frames) for piece in checked.pieces] if checked.is_split else (),
     )
+    return replace(checked, row=row, seed=seed, fingerprint=fingerprint)

@@ -18,11 +18,10 @@ from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, 
 from tts_batch.plan.shards import Shard
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, DispatchedRow
-from tts_batch.run.finish import compact_if_last
+from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
-from tts_batch.run.reopen import find_lines, reopen
 from tts_batch.run.resume import Resumed, resume
 from tts_batch.run.row_tasks import open_engine_message, poison_outcome, row_task
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
@@ -31,8 +30,9 @@ from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
-from tts_batch.store.run_json import JobSummary, describe_run, now, read_run, read_status, summarise, write_run
+from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.status import JobSummary, read_status, summarise
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from tts_batch.config import Progress as Mode
+from tts_batch.choices import ProgressMode
 
 PLAIN_EVERY_S = 30.0
 
@@ -16,7 +16,7 @@ PLAIN_EVERY_S = 30.0
 class Progress:
     """Counts rows that end. `kept` rows were done by an earlier run: they count as rows, not as speed."""
 
-    def __init__(self, mode: Mode, total: int) -> None:
+    def __init__(self, mode: ProgressMode, total: int) -> None:
         if mode == "auto":
             mode = "bar" if sys.stderr.isatty() else "plain"
         self._plain, self._is_silent = mode == "plain", mode == "none"

@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tts_batch.cache import find_cache_folder
 from tts_batch.config import JobConfig
 from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
 from tts_batch.errors import Reason
@@ -97,6 +98,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
+        cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
 
 

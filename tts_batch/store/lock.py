@@ -12,16 +12,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tts_batch.errors import CannotContinueError, UsageError
-from tts_batch.plan.shards import Shard
 
-WHOLE = Shard()
+if TYPE_CHECKING:
+    from tts_batch.plan.shards import Shard
+
 STALE_S = 60.0
 HEARTBEAT_S = 10.0
 
-_held_here: set[Path] = set()  # a second run in a thread of this very process is live too
+_live_tokens: set[str] = set()  # of locks that this process holds, or is about to
 
 
 class FolderInUseError(UsageError):
@@ -29,15 +30,21 @@ class FolderInUseError(UsageError):
 
 
 class RunLock:
-    """Held from `__enter__` to `__exit__`. A thread touches the file every 10 s; `check` says if it was taken away.
+    """Held from `__enter__` to `__exit__`. A thread touches the file every 10 s; `check` raises if it was taken over.
 
     A lock is stale when its process is gone from this host, or when it was not touched for 60 s. Its age is measured
     against a file written in the same folder, so that the clocks of two hosts need not agree.
+
+    Files are created with O_EXCL and replaced by rename, which are atomic on NFS too, and on file systems without hard
+    links. A stale lock is replaced by the process that has created its successor, "run.lock.TOKEN": TOKEN is the stale
+    lock's own, so that of all who found it stale one replaces it, and nobody replaces another lock by mistake. The
+    successor of a process that has died is itself a stale lock.
     """
 
-    def __init__(self, folder: Path, shard: Shard = WHOLE) -> None:
+    def __init__(self, folder: Path, shard: Shard | None = None) -> None:
+        """Prepare to lock `folder` for a whole table, or for one shard of it."""
+        self.path = folder.resolve() / f"{shard.name if shard else ''}run.lock"
         self._shard = shard
-        self.path = folder.resolve() / f"{shard.name}run.lock"
         self._token = secrets.token_hex(8)
         self._stop = threading.Event()
         self._lost = False
@@ -45,23 +52,21 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         """Raises FolderInUseError when another run has it, UsageError when the folder cannot be written to."""
+        _live_tokens.add(self._token)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            while not self._try_create():
-                self._remove_if_stale()
+            self._take(self.path)
+            self._check_others()
         except OSError as error:
+            _live_tokens.discard(self._token)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise UsageError(f"{self.path.parent} is no folder to write to: {error.strerror}.") from None
-        for other in sorted(self.path.parent.glob("*run.lock")):
-            beside_us = other == self.path or other.name.endswith(f"-of-{self._shard.count}-run.lock")
-            owner = read_owner(other)
-            if not beside_us and owner is not None and not _is_stale(other, owner):
-                self.path.unlink()
-                raise FolderInUseError(
-                    f"Another run works in {self.path.parent}, under {other.name}. Wait for its end."
-                )
-        _held_here.add(self.path)
+            raise UsageError(
+                f"{self.path.parent} cannot be written to: {error.strerror}. Choose another folder."
+            ) from None
+        except BaseException:
+            _live_tokens.discard(self._token)
+            raise
         self._heart.start()
         return self
 
@@ -70,49 +75,66 @@ class RunLock:
     ) -> None:
         self._stop.set()
         self._heart.join()
-        _held_here.discard(self.path)
+        _live_tokens.discard(self._token)
         if self._is_ours():
             self.path.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Raise CannotContinueError when another run has taken over, say after this one was suspended for a minute."""
         if self._lost:
-            raise CannotContinueError(f"Another run has taken over {self.path.parent}; this one stops.")
+            raise CannotContinueError(f"Another run has taken over {self.path.parent}; this run stops.")
 
-    def _try_create(self) -> bool:
-        mine = self.path.with_name(f"{self.path.name}.{self._token}")
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
-        mine.write_text(json.dumps(owner), encoding="utf-8")
+    def _take(self, path: Path) -> None:
+        """Make the file `path`, or replace a stale one. Raises FolderInUseError when another process has it."""
+        while not self._create(path):
+            owner = read_owner(path)
+            if owner is None:
+                continue  # just released
+            if owner.get("token") == self._token:
+                return
+            if not _is_stale(path, owner):
+                who = f"host {owner.get('host')}, process {owner.get('pid')}" if owner else "it has just begun"
+                raise FolderInUseError(
+                    f"Another run works in {self.path.parent} ({who}). Wait for its end, or stop it; "
+                    f"a dead one's lock is free after {STALE_S:.0f} s."
+                )
+            successor = path.with_name(f"{path.name}.{owner.get('token', 'torn')}")
+            self._take(successor)
+            if read_owner(path) == owner and _is_stale(path, owner):
+                with suppress(FileNotFoundError):  # we were suspended for so long that we were replaced
+                    successor.rename(path)
+            else:
+                successor.unlink(missing_ok=True)
+
+    def _create(self, path: Path) -> bool:
+        """Make a file that names this process; return False when there is one."""
         try:
-            os.link(mine, self.path)  # fails when the lock exists, on NFS too
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return False
-        finally:
-            mine.unlink()
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}, file)
+        except OSError:
+            path.unlink()
+            raise
         return True
 
-    def _remove_if_stale(self) -> None:
-        owner = read_owner(self.path)
-        if owner is None:
-            return  # just released
-        if not _is_stale(self.path, owner):
-            raise FolderInUseError(
-                f"Another run works in {self.path.parent} (host {owner.get('host')}, process {owner.get('pid')}). "
-                f"Wait for its end, or stop it; a dead one's lock is free after {STALE_S:.0f} s."
-            )
-        aside = self.path.with_name(f"{self.path.name}.stale.{self._token}")
-        try:
-            self.path.rename(aside)
-        except FileNotFoundError:
-            return
-        moved = read_owner(aside)
-        if moved is not None and moved.get("token") != owner.get("token"):
-            os.link(aside, self.path)  # a third run was faster and its lock is fresh: give it back
-        aside.unlink()
+    def _check_others(self) -> None:
+        """Release the lock and raise FolderInUseError when a run of another plan works in the folder."""
+        for other in sorted(self.path.parent.glob("*run.lock")):
+            if other == self.path or (self._shard and other.name.endswith(f"-of-{self._shard.count}-run.lock")):
+                continue
+            owner = read_owner(other)
+            if owner is not None and not _is_stale(other, owner):
+                self.path.unlink()
+                raise FolderInUseError(
+                    f"Another run works in {self.path.parent}, under {other.name}. Wait for its end."
+                )
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
-            with suppress(OSError):  # of a file system that is away for a moment
+            with suppress(OSError):  # of a file system that is unavailable for a moment
                 if not self._is_ours():
                     self._lost = True
                     return
@@ -129,7 +151,7 @@ def live_locks(folder: Path) -> list[Path]:
 
 
 def read_owner(path: Path) -> dict[str, Any] | None:
-    """Return who holds a lock, or None when nobody does. A torn file has an owner without a name."""
+    """Return who holds a lock, None when there is no lock. The owner of a torn file is empty."""
     try:
         owner = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -140,9 +162,9 @@ def read_owner(path: Path) -> dict[str, Any] | None:
 
 
 def is_live(path: Path) -> bool:
-    """Say whether the run that made this lock still beats; writes nothing, so another host's clock is trusted."""
+    """Say whether the run that made this lock still touches it; writes nothing, so another host's clock is trusted."""
     owner = read_owner(path)
-    if owner is None or _is_abandoned(path, owner):
+    if owner is None or _is_abandoned(owner):
         return False
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime <= STALE_S
@@ -150,14 +172,14 @@ def is_live(path: Path) -> bool:
 
 
 def _is_stale(path: Path, owner: dict[str, Any]) -> bool:
-    return path not in _held_here and (_is_abandoned(path, owner) or lock_age_s(path) > STALE_S)
+    return owner.get("token") not in _live_tokens and (_is_abandoned(owner) or lock_age_s(path) > STALE_S)
 
 
-def _is_abandoned(path: Path, owner: dict[str, Any]) -> bool:
+def _is_abandoned(owner: dict[str, Any]) -> bool:
     """Whether the owner was a process of this host that is gone."""
-    if path.resolve() in _held_here or owner.get("host") != socket.gethostname():
+    if owner.get("token") in _live_tokens or owner.get("host") != socket.gethostname():
         return False
-    # Our own pid in somebody's lock: a restarted container counts pids from 1 again.
+    # Our own pid in another's lock: a restarted container counts pids from 1 again.
     return owner.get("pid") == os.getpid() or not _process_exists(owner.get("pid"))
 
 

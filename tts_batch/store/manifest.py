@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 ROW_GROUP_ROWS = 50_000
-_BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
+Types = dict[str, pa.DataType]
+"""The input's other columns, in the order in which they first come up, with the types of their values."""
+
+BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class Totals:
     pending: int = 0
     audio_s: float = 0.0  # of the ok rows
     reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
-    is_estimate: bool = False  # and no manifest says so yet
+    is_estimate: bool = False  # from the journal and the plan; there is no manifest yet
 
     def count(self, row: Mapping[str, Any]) -> None:
         """Add a manifest row."""
@@ -52,51 +55,54 @@ class Totals:
 def write_manifests(
     out: Path, planned: Callable[[], Iterable[PlannedRow]], find: Callable[[PlannedRow], Outcome | None]
 ) -> Totals:
-    """Write manifest.parquet and failures.parquet, each whole or not at all; return the totals.
+    """Write manifest.parquet and failures.parquet, each atomically; return the totals.
 
     `planned` reads the rows of the plan from the start, `find` a row's journalled outcome. Types of the input's other
-    columns come from their values: when a late value does not fit what earlier ones promised, writing starts over.
+    columns come from their values: when a late value needs a wider type than earlier ones, writing starts over.
     """
-    extras = pa.schema([])
+    types: Types = {}
     while True:
-        try:
-            return _write(out, planned(), find, extras)
-        except _OtherTypes as error:
-            extras = error.extras
+        totals, needed = _write(out, planned(), find, types)
+        if needed == types:
+            return totals
+        types = needed
 
 
 def count_rows(planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None]) -> Totals:
-    """Return the totals alone."""
+    """Return the totals without writing."""
     totals = Totals()
     for row in planned:
         totals.count(manifest_row(row, find(row)))
     return totals
 
 
-class _OtherTypes(Exception):  # noqa: N818 - not an error: what was learned about the input's other columns
-    def __init__(self, extras: pa.Schema) -> None:
-        super().__init__()
-        self.extras = extras
-
-
 def _write(
-    out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], extras: pa.Schema
-) -> Totals:
+    out: Path, planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None], types: Types
+) -> tuple[Totals, Types]:
+    """Write both files with other columns of these types; return the totals, and the types that the rows need.
+
+    When those differ, nothing was written, and the totals are incomplete.
+    """
     totals = Totals()
-    tables = _Table(out / MANIFEST, SCHEMA, extras), _Table(out / FAILURES, FAILURES_SCHEMA, extras)
+    columns = _stored_columns(types)
+    tables = _Table(out / MANIFEST, SCHEMA, columns), _Table(out / FAILURES, FAILURES_SCHEMA, columns)
     with tables[0] as manifest, tables[1] as failures:
         rows = iter(planned)
-        while batch := [(manifest_row(row, find(row)), row.row.extras) for row in islice(rows, _BATCH_ROWS)]:
-            values = [row for row, _ in batch]  # which hold no recordings, as the rows of the plan may
-            carried = [extras for _, extras in batch]
+        while batch := [(manifest_row(row, find(row)), row.row.extras) for row in islice(rows, BATCH_ROWS)]:
+            values = [row for row, _ in batch]  # without the recordings that planned rows may hold
+            others, needed = _other_columns([extras for _, extras in batch], types)
+            if needed != types:
+                return totals, needed
             for row in values:
                 totals.count(row)
-            manifest.add(values, carried)
-            bad = [place for place, row in enumerate(values) if row["status"] == "failed"]
-            failures.add([values[place] for place in bad], [carried[place] for place in bad])
+            manifest.add(values, others)
+            failed = [place for place, row in enumerate(values) if row["status"] == "failed"]
+            failures.add(
+                [values[place] for place in failed], [column.take(pa.array(failed, pa.int64())) for column in others]
+            )
         manifest.finish()
         failures.finish()
-    return totals
+    return totals, types
 
 
 def manifest_row(planned: PlannedRow, outcome: Outcome | None) -> dict[str, Any]:
@@ -138,18 +144,18 @@ _FROM_OUTCOME = [field.name for field in SCHEMA if field.name in Outcome.__datac
 
 
 def _writable(text: str) -> str:
-    """A bad row may hold half a character, which no UTF-8 file can: it is written as its escape."""
+    """Escape halves of surrogate pairs, which a bad row may hold and UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Table:
     """A Parquet file under a temporary name until `finish`, written row group by row group."""
 
-    def __init__(self, path: Path, fixed: pa.Schema, extras: pa.Schema) -> None:
+    def __init__(self, path: Path, fixed: pa.Schema, others: list[pa.Field]) -> None:
         self._path = path
         self._temporary = path.with_name(f".{path.name}.tmp")
-        self._fixed, self._extras = fixed, extras
-        self._schema = pa.schema([*fixed, *_named_apart(_stored(extras))])
+        self._fixed = fixed
+        self._schema = pa.schema([*fixed, *others])
         self._waiting: list[pa.Table] = []
         self._rows = 0
         self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
@@ -162,11 +168,10 @@ class _Table:
             self._writer.close()
         self._temporary.unlink(missing_ok=True)
 
-    def add(self, values: list[dict[str, Any]], carried: list[Mapping[str, Any]]) -> None:
+    def add(self, values: list[dict[str, Any]], others: list[pa.Array]) -> None:
         """Add rows: the fixed columns, and the input's other columns beside them."""
         fixed = pa.Table.from_pylist(values, self._fixed)
-        other = list(_columns(carried, self._extras))
-        self._waiting.append(pa.table([*fixed.columns, *other], schema=self._schema))
+        self._waiting.append(pa.table([*fixed.columns, *others], schema=self._schema))
         self._rows += len(values)
         if self._rows >= ROW_GROUP_ROWS:
             self._write_group()
@@ -186,67 +191,98 @@ class _Table:
         self._waiting, self._rows = [], 0
 
 
-def _columns(carried: list[Mapping[str, Any]], extras: pa.Schema) -> Iterator[pa.Array]:
-    """Yield the input's other columns as `extras` has them stored; raise _OtherTypes with types that fit these too."""
-    names = dict.fromkeys(extras.names) | dict.fromkeys(name for row in carried for name in row)
-    found = [_array([row.get(name) for row in carried]) for name in names]
-    widened = pa.schema(
-        [(name, _common(extras.field(name).type if name in extras.names else pa.null(), array.type))
-         for name, array in zip(names, found, strict=True)]
-    )  # fmt: skip
-    if widened != extras:
-        raise _OtherTypes(widened)
-    for place, (column, array) in enumerate(zip(_stored(extras), found, strict=True)):
-        try:
-            yield array if array.type == column.type else _cast(array, column.type)
-        except pa.ArrowInvalid:  # a whole number that no float is
-            raise _OtherTypes(extras.set(place, pa.field(column.name, pa.string()))) from None
-
-
-def _stored(extras: pa.Schema) -> pa.Schema:
-    """Return how columns are written: of structs without a field, which Parquet has not, the text."""
-    return pa.schema([pa.field(column.name, pa.string()) if _is_hollow(column.type) else column for column in extras])
-
-
-def _is_hollow(kind: pa.DataType) -> bool:
-    """Whether `kind` is, or contains, a struct without a field: all there was of it were empty ones."""
-    if pa.types.is_struct(kind) and not kind.num_fields:
-        return True
-    return any(_is_hollow(kind.field(place).type) for place in range(kind.num_fields))
+def _other_columns(carried: list[Mapping[str, Any]], types: Types) -> tuple[list[pa.Array], Types]:
+    """Return the input's other columns of some rows, and the types that hold both these and `types`."""
+    columns, needed = [], {}
+    for name in types | dict.fromkeys(name for row in carried for name in row):
+        values = [row.get(name) for row in carried]
+        array = _array(values)
+        kind = _common_type(types.get(name, pa.null()), array.type)
+        column = _cast(array, kind)
+        if column is None:
+            kind = pa.string()
+        columns.append(_text(values) if column is None or _stored_type(kind) != kind else column)
+        needed[name] = kind
+    return columns, needed
 
 
 def _array(values: list[Any]) -> pa.Array:
+    """Return an Arrow array of values; of their text, where Arrow has no type for them or readers of it may fail."""
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        return pa.array([None if value is None else _writable(str(value)) for value in values], pa.string())
+        array = pa.array(values)
+        if _is_readable(array.type):
+            if _has_times(array.type):
+                array.to_pylist()  # raises for dates that Python lacks, such as those after 9999
+            return array
+    except Exception:  # which one depends on the types of the values
+        pass
+    return _text(values)
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the narrowest type that holds both; text when there is none."""
+def _text(values: list[Any]) -> pa.Array:
+    return pa.array([None if value is None else _writable(str(value)) for value in values], pa.string())
+
+
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the narrowest type that holds both; text if there is none."""
     if one == other or pa.types.is_null(other):
         return one
     try:
         both = pa.unify_schemas([pa.schema([("_", one)]), pa.schema([("_", other)])], promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except pa.ArrowException:
         return pa.string()
     return both.field(0).type
 
 
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_string(wanted):
-        return pa.array([None if value is None else str(value) for value in array.to_pylist()], wanted)
-    return array.cast(wanted)
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Return the array in a wider type; None if that cannot hold each value exactly, or is text."""
+    if array.type == kind:
+        return array
+    if pa.types.is_string(kind) and not pa.types.is_null(array.type):
+        return None
+    try:
+        return array.cast(kind)
+    except pa.ArrowException:
+        return None
 
 
-def _named_apart(extras: pa.Schema) -> list[pa.Field]:
+def _is_readable(kind: pa.DataType) -> bool:
+    """Whether every reader of Parquet knows `kind`: few know extension types, as of UUIDs, and Python has no ns."""
+    if isinstance(kind, pa.BaseExtensionType) or getattr(kind, "unit", None) == "ns":
+        return False
+    return all(map(_is_readable, _inner_types(kind)))
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return pa.types.is_temporal(kind) or any(map(_has_times, _inner_types(kind)))
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    """Whether `kind` is, or contains, a struct without a field: all of its values were empty."""
+    return (pa.types.is_struct(kind) and not kind.num_fields) or any(map(_has_empty_struct, _inner_types(kind)))
+
+
+def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(place).type for place in range(kind.num_fields)]
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is written in: Parquet has no struct without a field."""
+    return pa.string() if _has_empty_struct(kind) else kind
+
+
+def _stored_columns(types: Types) -> list[pa.Field]:
+    return [pa.field(name, _stored_type(kind)) for name, kind in zip(_dedupe_names(types), types.values(), strict=True)]
+
+
+def _dedupe_names(names: Collection[str]) -> list[str]:
     """Rename to `input_NAME` what would collide with a fixed column or with another of these."""
     taken = set(FAILURES_SCHEMA.names)
-    columns = []
-    for column in extras:
-        name = column.name
-        while name in taken or (name != column.name and name in extras.names):
-            name = f"input_{name}"
-        taken.add(name)
-        columns.append(column.with_name(name))
-    return columns
+    deduped = []
+    for name in names:
+        new = _writable(name).replace("\0", "\\0")  # which ends a name in Parquet
+        while new in taken or (new != name and new in names):
+            new = f"input_{new}"
+        taken.add(new)
+        deduped.append(new)
+    return deduped

@@ -1,4 +1,4 @@
-"""Holding a run folder against its manifest: every clip decoded, every file accounted for, and nothing written."""
+"""Checking a run folder against its manifest: every clip is decoded, every file is accounted for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tts_batch.store.schema import MANIFEST
 
 _COLUMNS = ["id", "status", "audio", "codes", "duration_s", "sample_rate", "num_frames"]
 _BATCH_ROWS = 512
-_THREADS = 8  # decoding and waiting for a disk both leave Python free
+_THREADS = 8  # decoding and waiting for a disk both release the GIL
 _LOSSY_SLACK_S = 0.2  # lossy encoders pad
 _LOSSLESS = {container.suffix for container in CONTAINERS.values() if container.lossless}
 _CLIP_FOLDER = re.compile(r"[0-9a-f]{2}")
@@ -33,8 +33,8 @@ _DAMAGED: tuple[Kind, ...] = ("unreadable", "changed", "wrong length")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as the manifest says."""
+class Problem:
+    """A difference between the run folder and its manifest."""
 
     kind: Kind
     path: str  # relative to the run folder
@@ -42,10 +42,10 @@ class Finding:
     message: str
 
 
-def verify_run(out: Path) -> Iterator[Finding]:
-    """Yield what is wrong with the run folder `out`, row by row, then the files that belong to no row.
+def verify_run(out: Path) -> Iterator[Problem]:
+    """Yield the problems of the run folder `out`, row by row, then the files that belong to no row. Writes nothing.
 
-    Raises UsageError when `out` is no run folder with a manifest, or a run works in it.
+    Raises UsageError when `out` is not a run folder with a manifest, or a run works in it.
     """
     read_ended_run(out)
     index = JournalIndex(out)
@@ -54,72 +54,72 @@ def verify_run(out: Path) -> Iterator[Finding]:
         for batch in pq.ParquetFile(out / MANIFEST).iter_batches(_BATCH_ROWS, columns=_COLUMNS):
             rows = [row for row in batch.to_pylist() if row["status"] != "failed"]
             known.extend(_hash(row[name]) for row in rows for name in ("audio", "codes") if row[name])
-            for findings in threads.map(lambda row: list(_check_row(out, row, index)), rows):
-                yield from findings
+            for problems in threads.map(lambda row: list(_check_row(out, row, index)), rows):
+                yield from problems
     yield from _orphans(out, np.unique(np.frombuffer(known, np.uint64)) if known else np.zeros(0, np.uint64))
 
 
-def remove_damaged(out: Path, finding: Finding) -> None:
-    """Remove the file of a finding that is not what was written, so that the run makes it anew. Others are left."""
-    if finding.kind not in _DAMAGED or finding.row_id is None:
+def remove_damaged(out: Path, problem: Problem) -> None:
+    """Remove the file of a problem if it is not what was written, so that the run makes it again."""
+    if problem.kind not in _DAMAGED or problem.row_id is None:
         return
-    if finding.path == clip_path(finding.row_id, Path(finding.path).suffix):  # whatever the manifest says
-        (out / finding.path).unlink(missing_ok=True)
+    if problem.path == clip_path(problem.row_id, Path(problem.path).suffix):  # the manifest may name any path
+        (out / problem.path).unlink(missing_ok=True)
 
 
-def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterator[Finding]:
+def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterator[Problem]:
     row_id, path = row["id"], row["audio"]
     if row["status"] == "pending":
-        yield Finding("pending", "", row_id, "it is not made yet")
+        yield Problem("pending", "", row_id, "it has not been made yet")
         return
     try:
         clip = (out / path).read_bytes()
     except OSError as error:
-        yield Finding("missing", path, row_id, str(error.strerror))
+        yield Problem("missing", path, row_id, str(error.strerror))
         return
     line = index.last_line(row_id)
     if line is not None and line.audio_digest not in (None, digest_of(clip)):
-        yield Finding("changed", path, row_id, "its bytes are not those that were written")
+        yield Problem("changed", path, row_id, "its bytes are not those that were written")
     try:
         audio, sample_rate = soundfile.read(io.BytesIO(clip), dtype="float32")
     except soundfile.LibsndfileError as error:
-        yield Finding("unreadable", path, row_id, str(error))
+        yield Problem("unreadable", path, row_id, str(error))
         return
     slack_s = 0.0 if Path(path).suffix in _LOSSLESS else _LOSSY_SLACK_S
     wanted = round(row["duration_s"] * row["sample_rate"])
     if sample_rate != row["sample_rate"] or abs(len(audio) - wanted) > slack_s * sample_rate:
         found = f"{len(audio)} samples at {sample_rate} Hz"
-        yield Finding("wrong length", path, row_id, f"{found}, not {wanted} at {row['sample_rate']} Hz")
+        yield Problem("wrong length", path, row_id, f"{found}, not {wanted} at {row['sample_rate']} Hz")
     if row["codes"]:
         yield from _check_codes(out, row, line.codes_digest if line else None)
 
 
-def _check_codes(out: Path, row: Mapping[str, Any], digest: str | None) -> Iterator[Finding]:
+def _check_codes(out: Path, row: Mapping[str, Any], digest: str | None) -> Iterator[Problem]:
     row_id, path = row["id"], row["codes"]
     try:
         codes = (out / path).read_bytes()
     except OSError as error:
-        yield Finding("missing", path, row_id, str(error.strerror))
+        yield Problem("missing", path, row_id, str(error.strerror))
         return
     if digest not in (None, digest_of(codes)):
-        yield Finding("changed", path, row_id, "its bytes are not those that were written")
+        yield Problem("changed", path, row_id, "its bytes are not those that were written")
     try:
         shape = np.load(io.BytesIO(codes), allow_pickle=False).shape
     except (EOFError, ValueError) as error:
-        yield Finding("unreadable", path, row_id, str(error))
+        yield Problem("unreadable", path, row_id, str(error))
         return
     if shape[:1] != (row["num_frames"],):
-        yield Finding("wrong length", path, row_id, f"it has the shape {shape}, not {row['num_frames']} frames")
+        yield Problem("wrong length", path, row_id, f"it has the shape {shape}, not {row['num_frames']} frames")
 
 
-def _orphans(out: Path, known: np.ndarray[Any, np.dtype[np.uint64]]) -> Iterator[Finding]:
+def _orphans(out: Path, known: np.ndarray[Any, np.dtype[np.uint64]]) -> Iterator[Problem]:
     for folder in sorted(path for path in out.iterdir() if path.is_dir() and _CLIP_FOLDER.fullmatch(path.name)):
         for file in sorted(folder.iterdir()):
             path = file.relative_to(out).as_posix()
             key = np.uint64(_hash(path))
             place = int(np.searchsorted(known, key))
             if place == len(known) or known[place] != key:
-                yield Finding("orphan", path, None, "no row of the manifest names it")
+                yield Problem("orphan", path, None, "no row of the manifest names it")
 
 
 def _hash(path: str) -> int:

@@ -35,7 +35,7 @@ def load_file(file: ReferenceFile) -> NDArray[np.float32]:
         content = Path(file.path).read_bytes()
     except OSError as error:
         message = f"ref_audio {file.label} cannot be read from {file.path}: {error.strerror}."
-        raise RowError("ref_unreadable", message, passing=True) from error
+        raise RowError("ref_unreadable", message, transient=True) from error
     if file.kind == "data":
         return load_reference(RefAudio(data=content, label=file.label))
     array = np.load(BytesIO(content), allow_pickle=False)

@@ -88,11 +88,11 @@ def test_bytes_are_bounded(model: Qwen3TTS) -> None:
 class PassingError(ValueError):
     """As the toolkit's own errors say of themselves."""
 
-    passing = True
+    transient = True
 
 
 class LastingError(OSError):
-    passing = False
+    transient = False
 
 
 @pytest.mark.parametrize("error", [ValueError("not a clip"), LastingError("not a clip")])

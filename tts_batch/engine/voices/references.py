@@ -55,9 +55,9 @@ class _Entry:
         """Remember why it could not be loaded, so that not every request of the voice tries that again."""
         self.error = error
         self.num_errors += 1
-        is_passing = getattr(error, "passing", isinstance(error, OSError))
+        is_transient = getattr(error, "transient", isinstance(error, OSError))
         wait_s = FIRST_WAIT_S * 2.0 ** (self.num_errors - 2) if self.num_errors > 1 else 0.0
-        self.load_again_at_s = time.monotonic() + wait_s if is_passing else math.inf
+        self.load_again_at_s = time.monotonic() + wait_s if is_transient else math.inf
 
     def fill(self, x_vector: Tensor | None, codes: Tensor | None) -> None:
         """Take what is missing."""
@@ -126,7 +126,7 @@ class References:
             x-vector [H] and codes int16 [frames, 16], both on the model's device; without `with_codes`, no codes.
 
         Raises whatever `reference.load` raises, again for every request of the same key. It is called again after an
-        OSError, or an error with a true `passing`: once at once, then ever more rarely.
+        OSError, or an error with a true `transient`: once at once, then ever more rarely.
         """
         entry = self._load(reference, with_codes)
         if not entry.is_whole(with_codes):

@@ -23,6 +23,6 @@ random ones, and clock.py makes `tiny-noise` stop; build.py writes the folder, t
 the files that are copied and the random codec's calibration. Numpy is all it takes.
 """
 
-from tts_batch.model.tiny.build import NAMES, build_tiny, cache_folder
+from tts_batch.model.tiny.build import NAMES, build_tiny
 
-__all__ = ["NAMES", "build_tiny", "cache_folder"]
+__all__ = ["NAMES", "build_tiny"]

@@ -48,12 +48,13 @@ _COPIED = (
 )
 
 
-def build_tiny(name: str, kind: str, size: str = "1b7") -> Path:
-    """The folder of a tiny checkpoint in the official layout, built on the first call and cached.
+def build_tiny(name: str, kind: str, size: str = "1b7", cache_dir: Path | None = None) -> Path:
+    """The folder of a tiny checkpoint in the official layout, built on the first call and cached in `cache_dir`.
 
     `name` is one of NAMES; `kind` base, custom_voice or voice_design; `size` "1b7" or "0b6" (structure only: all are
-    small, and the trained `tiny` is "1b7"). Any number of processes may ask at once: each builds aside, the first
-    rename wins. Raises ValueError for a combination that was never released.
+    small, and the trained `tiny` is "1b7"); `cache_dir` None: the folder that TTS_BATCH_CACHE names, or
+    ~/.cache/tts-batch. Any number of processes may ask at once: each builds aside, the first
+    rename wins. Raises ValueError for a combination that was never released, OSError when the folder cannot be written.
     """
     if name not in NAMES:
         raise ValueError(f"no tiny checkpoint is called {name!r}: {', '.join(NAMES)}")
@@ -61,7 +62,7 @@ def build_tiny(name: str, kind: str, size: str = "1b7") -> Path:
         raise ValueError(f"no {size} {kind} model was released: {', '.join(f'{s} {k}' for k, s in SEEDS)}")
     if name == "tiny" and size != "1b7":
         raise ValueError(f"tiny was trained as 1b7 alone, not as {size}")
-    folder = cache_folder() / f"{name}-{kind}-{size}-v{VERSION}"
+    folder = (cache_dir or _default_cache_dir()) / f"{name}-{kind}-{size}-v{VERSION}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -77,11 +78,8 @@ def build_tiny(name: str, kind: str, size: str = "1b7") -> Path:
     return folder
 
 
-def cache_folder() -> Path:
-    """TTS_BATCH_CACHE itself, or tts-batch/ under XDG_CACHE_HOME or ~/.cache."""
-    if cache := os.environ.get("TTS_BATCH_CACHE"):
-        return Path(cache)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tts-batch"
+def _default_cache_dir() -> Path:
+    return Path(os.environ.get("TTS_BATCH_CACHE") or "~/.cache/tts-batch").expanduser()
 
 
 def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:

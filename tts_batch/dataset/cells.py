@@ -111,6 +111,19 @@ def parse_whole(cell: Any, column: str, low: int, high: int, reason: Reason) -> 
     return value
 
 
+def parse_seconds(cell: Any, column: str) -> float | None:
+    """Return a number of seconds from 0 to a billion, None for an empty cell. Raises RowError(bad_row)."""
+    if is_empty(cell):
+        return None
+    try:
+        seconds = -1.0 if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise RowError("bad_row", f"{column} is {quote(cell)}: it takes a number of seconds.")
+    return seconds
+
+
 def _whole(cell: Any) -> int | None:
     if isinstance(cell, str):
         digits = cell.strip()

@@ -9,7 +9,7 @@ from typing import Any
 
 from tts_batch.config import JobConfig
 from tts_batch.dataset.carried import carried, encodable
-from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
+from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_seconds, parse_string, parse_task, parse_whole
 from tts_batch.dataset.columns import (
     AMBIGUOUS,
     COLUMNS,
@@ -26,7 +26,8 @@ from tts_batch.dataset.formats import open_table
 from tts_batch.dataset.ids import IdRegister, parse_id
 from tts_batch.dataset.languages import parse_language
 from tts_batch.dataset.notes import Notes
-from tts_batch.dataset.ref_cells import RefCells
+from tts_batch.dataset.ref_cells import RefCells, cut
+from tts_batch.dataset.segments import Segment
 from tts_batch.dataset.speakers import normalise_speaker
 from tts_batch.dataset.spoken_text import check_text
 from tts_batch.dataset.tables import RawRow, Table
@@ -182,6 +183,13 @@ class _RowReader:
                 failure = failure or Failure(error.reason, error.message)
         if "text" not in cells:
             failure = failure or Failure("empty_text", "the row has no text.")
+        offset, duration = values.pop("ref_offset", None), values.pop("ref_duration", None)
+        if "ref_audio" in values and (offset or duration is not None):
+            end = None if duration is None else (offset or 0.0) + duration
+            try:
+                values["ref_audio"] = cut(values["ref_audio"], Segment(offset or 0.0, end))
+            except RowError as error:
+                failure = failure or Failure(error.reason, error.message)
         return values, failure
 
     def _identify(
@@ -289,6 +297,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "seed": lambda cell: parse_whole(cell, "seed", 0, MAX_SEED, "bad_seed"),
     "max_frames": lambda cell: parse_whole(cell, "max_frames", 1, _MAX_FRAMES, "bad_row"),
     "task": parse_task,
+    "ref_offset": lambda cell: parse_seconds(cell, "ref_offset"),
+    "ref_duration": lambda cell: parse_seconds(cell, "ref_duration"),
 }
 
 

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from io import FileIO
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from tts_batch.dataset import audio
 from tts_batch.dataset.audio import content_key, examine_reference, load_reference, probe_reference, resample
-from tts_batch.dataset.sniff import sniff
+from tts_batch.dataset.sniff import find_ffmpeg, sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
@@ -230,7 +231,37 @@ def test_b62_what_libsndfile_does_not_read_goes_to_ffmpeg(tmp_path: Path, monkey
     assert samples.size == 60_000 and 0.4 < np.abs(samples).max() < 0.6
     assert reason_of(from_bytes(b"....ftypother")) == "ref_unreadable"
     monkeypatch.setenv("PATH", "")
-    assert reason_of(from_bytes(b"....ftypM4A rest")) == "ref_unreadable"
+    with pytest.raises(RowError, match="install ffmpeg, or save it as WAV") as caught:
+        load_reference(from_bytes(b"....ftypM4A rest"))
+    assert caught.value.reason == "ref_unreadable"
+
+
+@pytest.mark.skipif(find_ffmpeg() is None, reason="needs the ffmpeg program")
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [
+        ("webm", ["-c:a", "libopus"]),  # as a browser records it: a stream, without its length
+        ("m4a", ["-c:a", "aac"]),
+        ("mka", ["-c:a", "flac"]),
+        ("wma", ["-c:a", "wmav2"]),
+        ("mp4", ["-c:a", "aac"]),
+        ("ac3", []),
+        ("eac3", []),
+        ("tta", []),
+        ("aac", []),
+        ("mov", ["-c:a", "pcm_s16le"]),
+    ],
+)
+def test_what_ffmpeg_reads_is_read(tone: Tone, tmp_path: Path, suffix: str, options: list[str]) -> None:
+    path = tmp_path / f"a.{suffix}"
+    target = ["-f", "webm", "-"] if suffix == "webm" else [str(path)]
+    command = ["ffmpeg", "-v", "error", "-i", "-", *options, *target]
+    made = subprocess.run(command, input=encoded(tone(4.0)), capture_output=True, check=True)
+    if suffix == "webm":
+        path.write_bytes(made.stdout)
+    whole, part = load_reference(RefAudio(path=str(path))), load_reference(RefAudio(path=f"{path}#t=1,3"))
+    assert whole.size == pytest.approx(96_000, abs=2500) and part.size == 48_000
+    assert pitch_hz(whole) == pytest.approx(180, abs=1) and pitch_hz(part) == pytest.approx(180, abs=1)
 
 
 def test_a_truncated_file_is_refused(tone: Tone) -> None:

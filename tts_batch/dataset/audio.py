@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tts_batch.dataset.cells import printable, quote
 from tts_batch.dataset.near_files import near_file
 from tts_batch.dataset.segments import Segment, split_segment
-from tts_batch.dataset.sniff import decode_with_ffmpeg, sniff
+from tts_batch.dataset.sniff import decode_with_ffmpeg, find_ffmpeg, sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
@@ -189,9 +189,10 @@ def _decode_file(source: BinaryIO, label: str, segment: Segment | None) -> tuple
         found = sniff(data)
         decoded = _decode_otherwise(data, segment) if found.may_be_audio else None
         if decoded is None:
+            install = "install ffmpeg, or " if found.may_be_audio and find_ffmpeg() is None else ""
             raise RowError(
                 "ref_unreadable",
-                f"ref_audio {label} is {found} that cannot be decoded ({error}): save it as WAV or FLAC.",
+                f"ref_audio {label} is {found} that cannot be decoded ({error}): {install}save it as WAV or FLAC.",
             ) from error
         return decoded
 

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 FFMPEG_TIMEOUT_S = 60.0
 _MAX_DECODED_BYTES = 400_000_000
-_FFMPEG_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,wv"
+# Formats that hold their sound themselves: a playlist would send ffmpeg to other files.
+_FFMPEG_FORMATS = (
+    "aac,ac3,adx,aiff,amr,ape,asf,au,avi,caf,dsf,dts,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,mxf,nut,ogg,rm,tta,"
+    "truehd,voc,w64,wav,wv,xwma"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,17 @@ def sniff(data: bytes) -> FileKind:
     return FileKind("a file of unknown kind")
 
 
+def find_ffmpeg() -> str | None:
+    """Return the path of the ffmpeg program, None where it is not installed."""
+    return shutil.which("ffmpeg")
+
+
 def decode_with_ffmpeg(data: bytes, max_s: float) -> tuple[NDArray[np.float32], int] | None:
     """Decode up to just over `max_s` seconds with the ffmpeg program.
 
-    Returns (float32 [channels, samples], rate in hertz), or None when there is no ffmpeg or it cannot. Only formats
-    that hold their sound themselves are opened: a playlist would send ffmpeg to other files.
+    Returns (float32 [channels, samples], rate in hertz), or None when there is no ffmpeg or it cannot.
     """
-    ffmpeg = shutil.which("ffmpeg")
+    ffmpeg = find_ffmpeg()
     if ffmpeg is None:
         return None
     with tempfile.NamedTemporaryFile(prefix="tts-batch-") as copy:  # a file, for MP4 may have its index at the end

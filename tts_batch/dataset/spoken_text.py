@@ -1,4 +1,4 @@
-"""Text cells: whether there is anything to speak, and signs of damage.
+"""Text cells: whether there is anything to speak, and what in them will probably sound wrong.
 
 Text is never rewritten here: what the table says is what the tokenizer gets.
 """
@@ -17,6 +17,35 @@ _DAMAGED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
 _OTHER_SCRIPT = re.compile(
     "[\u0370-\u03ff]{2}|[\u0530-\u10ff\u1200-\u1c7f\u2c00-\u2c5f\ua4d0-\ua63f\ua800-\ua95f\ua980-\uabff\ufb1d-\ufdff\ufe70-\ufefc]"
 )
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180e\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f]"
+    "|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])\u200d"  # which also joins emoji
+)
+# Cyrillic and Greek letters that are drawn as Latin ones, in a word with these.
+_LOOKALIKE = "\u0405\u0406\u0408\u0410-\u044f\u0455\u0456\u0458ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+_MIXED_WORD = re.compile(f"[A-Za-z][{_LOOKALIKE}]|[{_LOOKALIKE}][A-Za-z]")
+_PHONETIC = re.compile("[\u0259\u02c8\u02cc\u02d0]")  # ə and the marks of stress and length
+_MAY_BE_MARKUP = re.compile(r"[<&\\*_`#\]]")
+_MARKUP = (
+    (
+        re.compile(r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>|<!--|<\|[^<>|]*\|>"),
+        "text holds markup (SSML, HTML), whose tags are spoken and not obeyed",
+    ),
+    (
+        re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});"),
+        "text holds HTML entities, which are spoken as they are written",
+    ),
+    (
+        re.compile(
+            r"(\*\*|__|`)\S[^\n]{0,500}?\1|(?<![\w*])\*\w[^*\n]*\*|\[[^\]\n]{1,200}\]\([^)\n]{1,500}\)|(?m:^#{1,6} )"
+        ),
+        "text holds Markdown, whose signs are spoken",
+    ),
+    (
+        re.compile(r"\\(?:[nrt]|u[0-9a-fA-F]{4})"),
+        "text holds escapes written out, as a backslash and an n for a line end",
+    ),
+)
 
 
 def has_speech(text: str) -> bool:
@@ -29,9 +58,39 @@ def check_text(text: str | None, notes: Notes, where: str) -> None:
     if text is None or not has_speech(text):
         shown = "text is empty" if text is None else f"text {text[:40]!r} holds no letter or digit"
         raise RowError("empty_text", f"{shown}: there is nothing to speak.")
+    if _MAY_BE_MARKUP.search(text):
+        for found, sentence in _MARKUP:
+            if example := found.search(text):
+                notes.add(sentence, where, _short(example[0]))
     if text.isascii() and text.isprintable():
         return
     if _DAMAGED.search(text):
         notes.add("text holds control characters or U+FFFD, the mark of a broken encoding", where)
     if _OTHER_SCRIPT.search(text):
         notes.add("text holds a script of none of the ten languages, which often ends in a runaway clip", where)
+    if hidden := _INVISIBLE.search(text):
+        around = _word_at(text, hidden.start())
+        notes.add(
+            "text holds invisible characters, which change its tokens and its sound",
+            where,
+            f"U+{ord(hidden[0]):04X} in {_short(around)}",
+        )
+    if mixed := _MIXED_WORD.search(text):
+        notes.add(
+            "text has words of Latin letters with others that look alike, which sound otherwise",
+            where,
+            _short(_word_at(text, mixed.start())),
+        )
+    if phonetic := _PHONETIC.search(text):
+        notes.add(
+            "text holds phonetic symbols, which are spoken as letters", where, _short(_word_at(text, phonetic.start()))
+        )
+
+
+def _word_at(text: str, place: int) -> str:
+    start, end = text.rfind(" ", 0, place) + 1, text.find(" ", place)
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _short(example: str) -> str:
+    return repr(example if len(example) <= 40 else example[:40] + "…")

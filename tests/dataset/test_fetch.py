@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,3 +155,8 @@ def test_urls_are_refused_unless_they_are_allowed(server: WebServer, read: ReadR
     (row,) = read.written("t.tsv", f"text\tref_audio\nhello\t{server.url('/a.wav')}\n")
     assert row.failure is not None and row.failure.reason == "url_refused" and "--allow-url" in row.failure.message
     assert not server.asked
+
+
+def test_a_plan_without_urls_loads_no_http_client() -> None:
+    code = "import sys, tts_batch.plan.planner; sys.exit(bool({'httpx', 'httpcore'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,12 +7,17 @@ from typing import Any
 from uuid import UUID
 
 MAX_DEPTH = 32  # of lists and structs in one another: readers of Parquet refuse some 100, in files that were written
+_PLAIN = frozenset((type(None), bool, int, float))
 
 
 def carried(cell: Any) -> Any:
     """Return `cell` as a table can hold it: what is nested too deeply, bytes and UUIDs become text."""
+    if type(cell) in _PLAIN:
+        return cell
     if isinstance(cell, str):
         return encodable(cell)
+    if type(cell) is list and _PLAIN.issuperset(map(type, cell)):
+        return cell
     if isinstance(cell, list | tuple | dict):
         return _nested(cell) if _is_shallow(cell, MAX_DEPTH) else _as_json(cell)
     if isinstance(cell, UUID):  # few readers of Parquet know Arrow's type of them

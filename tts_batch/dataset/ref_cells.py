@@ -11,17 +11,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
 
 from tts_batch.dataset.audio import decode_bytes, frames_of
 from tts_batch.dataset.cells import kind_of, parse_string, quote
-from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.segments import Segment, split_segment
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
+
+if TYPE_CHECKING:
+    from tts_batch.dataset.fetch import Fetcher
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _WEB = re.compile("https?:", re.IGNORECASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
 from tts_batch.dataset.carried import carried, encodable
@@ -20,7 +20,6 @@ from tts_batch.dataset.columns import (
     map_columns,
     note_unknown,
 )
-from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.files import find_tables
 from tts_batch.dataset.formats import open_table
 from tts_batch.dataset.ids import IdRegister, parse_id
@@ -34,6 +33,9 @@ from tts_batch.dataset.tables import RawRow, Table
 from tts_batch.dataset.types import SeenTypes
 from tts_batch.errors import RowError, UsageError
 from tts_batch.records import Failure, RefAudio, Row
+
+if TYPE_CHECKING:
+    from tts_batch.dataset.fetch import Fetcher
 
 _FETCHES = 16  # at a time
 _MAX_FRAMES = 2**31 - 1  # the model's own limit is the planner's business

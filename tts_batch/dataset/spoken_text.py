@@ -12,19 +12,24 @@ from tts_batch.errors import RowError
 
 # A letter or digit, but no Hangul filler: those are letters by category, yet drawn as nothing.
 _SPOKEN = re.compile("[^\\W_\u115f\u1160\u3164\uffa0]")
-_DAMAGED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
-# Letters of scripts that none of the ten languages uses. Two Greek letters in a row, since one is often a symbol.
-_OTHER_SCRIPT = re.compile(
-    "[\u0370-\u03ff]{2}|[\u0530-\u10ff\u1200-\u1c7f\u2c00-\u2c5f\ua4d0-\ua63f\ua800-\ua95f\ua980-\uabff\ufb1d-\ufdff\ufe70-\ufefc]"
+_DAMAGE = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd"
+# Letters of scripts that none of the ten languages uses.
+_OTHER = "\u0530-\u10ff\u1200-\u1c7f\u2c00-\u2c5f\ua4d0-\ua63f\ua800-\ua95f\ua980-\uabff\ufb1d-\ufdff\ufe70-\ufefc"
+_GREEK = "\u0370-\u03ff"
+_HIDDEN = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f"
 )
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u180e\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f]"
-    "|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff])\u200d"  # which also joins emoji
-)
-# Cyrillic and Greek letters that are drawn as Latin ones, in a word with these.
+_JOINER = "\u200d"  # which also joins emoji
+# Cyrillic and Greek letters, of which many are drawn as Latin ones are.
 _LOOKALIKE = "\u0405\u0406\u0408\u0410-\u044f\u0455\u0456\u0458ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+_SOUNDS = "\u0259\u02c8\u02cc\u02d0"  # ə and the marks of stress and length
+
+_DAMAGED = re.compile(f"[{_DAMAGE}]")
+_OTHER_SCRIPT = re.compile(f"[{_GREEK}]{{2}}|[{_OTHER}]")  # two, since one Greek letter is often a symbol
+_INVISIBLE = re.compile(f"[{_HIDDEN}]|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]){_JOINER}")
 _MIXED_WORD = re.compile(f"[A-Za-z][{_LOOKALIKE}]|[{_LOOKALIKE}][A-Za-z]")
-_PHONETIC = re.compile("[\u0259\u02c8\u02cc\u02d0]")  # ə and the marks of stress and length
+_PHONETIC = re.compile(f"[{_SOUNDS}]")
+_MAY_BE_ODD = re.compile(f"[{_DAMAGE}{_OTHER}{_GREEK}{_HIDDEN}{_JOINER}{_LOOKALIKE}{_SOUNDS}]")  # any of these, fast
 _MAY_BE_MARKUP = re.compile(r"[<&\\*_`#\]]")
 _MARKUP = (
     (
@@ -62,7 +67,7 @@ def check_text(text: str | None, notes: Notes, where: str) -> None:
         for found, sentence in _MARKUP:
             if example := found.search(text):
                 notes.add(sentence, where, _short(example[0]))
-    if text.isascii() and text.isprintable():
+    if (text.isascii() and text.isprintable()) or not _MAY_BE_ODD.search(text):
         return
     if _DAMAGED.search(text):
         notes.add("text holds control characters or U+FFFD, the mark of a broken encoding", where)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tts_batch.cache import cache_folder
 from tts_batch.choices import Task
 from tts_batch.config import JobConfig
-from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import UsageError
@@ -20,6 +20,9 @@ from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
 from tts_batch.plan.shards import Shard
 from tts_batch.plan.totals import GroupTotals, Plan
 from tts_batch.records import Row
+
+if TYPE_CHECKING:
+    from tts_batch.dataset.fetch import Fetcher
 
 __all__ = ["GroupTotals", "Plan", "PlannedRow", "iter_planned", "make_plan"]
 
@@ -74,7 +77,11 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
 
 def make_fetcher(config: JobConfig) -> Fetcher | None:
     """Return the fetcher of references that are URLs; None without --allow-url."""
-    return Fetcher(cache_folder() / "references") if config.allow_url else None
+    if not config.allow_url:
+        return None
+    from tts_batch.dataset.fetch import Fetcher  # with an HTTP client, which other runs need not load
+
+    return Fetcher(cache_folder() / "references")
 
 
 def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:

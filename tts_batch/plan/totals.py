@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.notes import ReadReport
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
 from tts_batch.plan.estimate import MeasuredSpeed, cache_bytes, speed_of, weights_bytes
@@ -13,6 +12,9 @@ from tts_batch.plan.fingerprint import run_fingerprint
 from tts_batch.plan.models import ModelGroup
 from tts_batch.plan.rows import PlannedRow
 from tts_batch.records import Row
+
+if TYPE_CHECKING:
+    from tts_batch.dataset.fetch import Fetcher
 
 
 @dataclass(slots=True, eq=False)

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tts_batch.engine.isolated import IsolatedEngine
+
 from tts_batch.bench.engines import load_model, open_bench_engine, random_model
 from tts_batch.bench.workload import BenchRow, Workload
 from tts_batch.config import JobConfig
-from tts_batch.engine.isolated import IsolatedEngine
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig
 from tts_batch.model.text_tokenizer import TextTokenizer

@@ -1,4 +1,4 @@
-"""The notebook door, on the tiny model: the command line's results, in Python's hands."""
+"""The Python API on the tiny model: the results of the command line."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import asyncio
 import io
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
 import tts_batch
 from tts_batch import CannotContinueError, Clip, RowError, Synthesizer, UsageError
+from tts_batch.plan.seeds import derive_seed
 
 ROWS = [
     {"id": "a", "text": "One.", "speaker": "ryan", "language": "en", "topic": 1},
@@ -180,14 +187,15 @@ def test_a_piece_that_fails_is_named_and_the_rest_of_its_row_is_dropped(monkeypa
     rows = [
         {"id": name, "text": text, "speaker": "ryan"} for name, text in (("long", LONG), ("lost", LONG), ("b", "B."))
     ]
-    with Synthesizer("tiny-random", engine="tests.fake_engine:create", device="cpu", split_text=50) as synthesizer:
+    options = {"device": "cpu", "split_text": 50, "row_time_limit": 2.0}
+    with Synthesizer("tiny-random", engine="tests.fake_engine:create", **options) as synthesizer:
         clips = {clip.id: clip for clip in synthesizer.stream(rows)}
         assert synthesizer.speak(LONG, speaker="ryan").failure is None
     assert list(clips) == ["long", "b", "lost"]
     failures = {name: clip.failure for name, clip in clips.items() if clip.failure}
     assert {name: failure.reason for name, failure in failures.items()} == {
         "long": "codec_budget_exhausted",
-        "lost": "engine_error",
+        "lost": "time_limit",
     }
     assert failures["long"].message.startswith("Piece 2 of 3: ")
     assert clips["b"].audio.size > 0
@@ -276,19 +284,64 @@ def test_an_error_of_the_callers_iterator_comes_back(synthesizer: Synthesizer) -
 
 
 def test_an_engine_that_breaks_is_told_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_ENGINE", '{"fail_generate": "CUDA error: device-side assert triggered"}')
+    monkeypatch.setenv("FAKE_ENGINE", '{"fail_step": "CUDA error: device-side assert triggered"}')
     with Synthesizer("tiny-noise", engine="tests.fake_engine:create") as synthesizer:
-        with pytest.raises(CannotContinueError, match=r"The engine broke .*device-side assert"):
+        with pytest.raises(CannotContinueError, match=r"The engine failed .*device-side assert"):
             synthesizer.speak("Hello there.", speaker="ryan")
         monkeypatch.delenv("FAKE_ENGINE")
         assert synthesizer.speak("Hello there.", speaker="ryan").duration_s > 0
+
+
+def test_a_clip_that_synth_would_fail_fails_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = {"noisy": "noise", "again": "silent_once", "never": "silent"}
+    with tempfile.TemporaryDirectory() as state:
+        monkeypatch.setenv("FAKE_ENGINE", json.dumps({"faults": faults, "state": state}))
+        with Synthesizer("tiny-random", engine="tests.fake_engine:create", device="cpu", attempts=2) as synthesizer:
+            rows = [
+                {"id": name, "text": "Some words.", "speaker": "ryan"} for name in ("noisy", "again", "never", "good")
+            ]
+            clips = {clip.id: clip for clip in synthesizer.stream(rows)}
+    reasons = {name: clip.failure and clip.failure.reason for name, clip in clips.items()}
+    assert reasons == {"noisy": "noise_output", "again": None, "never": "silent_output", "good": None}
+    assert clips["again"].seed == derive_seed(0, "again", attempt=1)
+
+
+def test_an_interrupted_cell_raises_and_leaves_the_engine_usable(synthesizer: Synthesizer) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"id": "one", "text": "One.", "speaker": "ryan"}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(synthesizer.stream(rows()))
+    assert synthesizer.speak("One.", id="one", speaker="ryan").duration_s > 0
+
+
+def test_an_interrupted_run_stops_cleanly_and_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", json.dumps({"row_s": 0.02, "slots": 1}))
+    rows = [{"id": f"r{n}", "text": f"Number {n}.", "speaker": "ryan"} for n in range(200)]
+    options: dict[str, Any] = {**QUICK, "model": "tiny-random", "engine": "tests.fake_engine:create"}
+    interrupt = threading.Thread(target=interrupt_when, args=(lambda: any(tmp_path.glob("out/*/*.wav")),))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        tts_batch.synth(rows, out=tmp_path / "out", **options)
+    interrupt.join()
+    assert pq.read_table(tmp_path / "out" / "manifest.parquet")["status"].to_pylist().count("pending") > 0
+    monkeypatch.setenv("FAKE_ENGINE", "{}")
+    result = tts_batch.synth(rows, out=tmp_path / "out", **options)
+    assert (result.ok, result.pending, result.is_complete) == (200, 0, True)
+
+
+def interrupt_when(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:
     assert list(synthesizer.stream([])) == []
 
 
-@pytest.mark.parametrize("option", ["out", "limit", "attempts", "save_codes", "strict"])
+@pytest.mark.parametrize("option", ["out", "limit", "takes", "save_codes", "strict"])
 def test_options_of_a_run_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"'{option}' belongs to a run"):
         Synthesizer("tiny-noise", **{option: 1})

@@ -26,7 +26,7 @@ from tts_batch.engine.noise import seed_words
 from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.v2.frame_loop import FrameLoop
 from tts_batch.engine.v2.packed import PackedTalker
-from tts_batch.engine.v2.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.v2.request_state import RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.engine.v2.runner import PAGE_SIZE
 from tts_batch.model.config import CodePredictorConfig, TalkerConfig
 from tts_batch.model.talker import Talker
@@ -78,7 +78,6 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     state.hidden.normal_()
     state.positions.fill_(context)
     state.max_frames.fill_(max_frames)
-    state.end_at.fill_(NEVER)
     state.block_table.copy_(torch.arange(rows * pages).view(rows, pages))
     state.seeds.copy_(seed_words(range(rows)))
     floats, ints = warp_rows([SamplingParams(min_new_tokens=10**6)] * rows)

@@ -13,7 +13,7 @@ import pytest
 from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.errors import UsageError
-from tts_batch.export.clips import FinishedClips, ahead
+from tts_batch.export.clips import FinishedClips, map_ahead
 from tts_batch.run.finish import finish_run
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
@@ -103,7 +103,7 @@ def _peak(run: Path, rows: int) -> int:
     pq.write_table(pa.Table.from_pylist(list(texts), SCHEMA), run / "manifest.parquet")
     tracemalloc.start()
     clips = FinishedClips(run)
-    assert sum(clip.num_bytes for clip, _ in ahead(lambda clip: clip.position, clips)) == 5 * rows
+    assert sum(clip.num_bytes for clip, _ in map_ahead(lambda clip: clip.position, clips)) == 5 * rows
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak

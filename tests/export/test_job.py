@@ -55,7 +55,7 @@ def test_nothing_is_exported_into_the_run_folder(finished: Path, tmp_path: Path,
 
 def test_a_run_without_a_clip_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, [{**row, "text": ""} for row in make_rows(2)])
-    with pytest.raises(UsageError, match="of its 2 rows none is ok"):
+    with pytest.raises(UsageError, match="none of its 2 rows is ok"):
         export_run(run, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

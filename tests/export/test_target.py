@@ -175,7 +175,7 @@ def test_a_clip_that_vanishes_meanwhile_ends_it(
     clips = FinishedClips(run)
     next(iter(clips)).path.unlink()
     monkeypatch.setattr("tts_batch.export.job.FinishedClips", lambda _: clips)
-    with pytest.raises(CannotContinueError, match="was changed while"):
+    with pytest.raises(CannotContinueError, match="was changed during"):
         export_run(run, name, tmp_path / "out")
     assert not {"metadata.parquet", "metadata.csv"} & set(tree(tmp_path / "out"))
     assert not [path for path in tree(tmp_path / "out") if path.endswith(".tmp")]
@@ -196,5 +196,7 @@ def test_hard_links_over_disks_are_refused_with_a_word(
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     monkeypatch.setattr(target_module.os, "link", link)
-    with pytest.raises(UsageError, match=r"--hard-link cannot link .*: Invalid cross-device link\. Leave it out"):
+    with pytest.raises(
+        UsageError, match=r"--hard-link cannot link .*: Invalid cross-device link\. Run without it to copy"
+    ):
         target.put(clip, "a", frozenset({".wav"}), hard_link=True)

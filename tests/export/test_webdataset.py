@@ -174,6 +174,6 @@ def test_a_clip_that_changes_meanwhile_ends_it(run: Path, tmp_path: Path, monkey
         return read(clip)
 
     monkeypatch.setattr(FinishedClip, "read", change)
-    with pytest.raises(CannotContinueError, match="was changed while it was exported"):
+    with pytest.raises(CannotContinueError, match="was changed during the export"):
         export_run(run, "webdataset", tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar*"))

@@ -32,7 +32,7 @@ from tts_batch.engine.request import SamplingParams
 from tts_batch.engine.v2 import packed
 from tts_batch.engine.v2.frame_loop import FrameLoop
 from tts_batch.engine.v2.packed import PackedStack, PackedTalker
-from tts_batch.engine.v2.request_state import NEVER, RUNNING, RequestState, StateShape, warp_rows
+from tts_batch.engine.v2.request_state import RUNNING, RequestState, StateShape, warp_rows
 from tts_batch.model.config import CodePredictorConfig, StackConfig, TalkerConfig
 from tts_batch.model.layers import DecoderStack
 from tts_batch.model.talker import Talker
@@ -165,7 +165,6 @@ def make_loop(weights: PackedTalker, rows: int, seeds: list[int]) -> FrameLoop:
         state.hidden[row] = torch.randn(hidden, generator=generator).to(DEVICE, HALF)
     state.positions.fill_(40)
     state.max_frames.fill_(12)
-    state.end_at.fill_(NEVER)
     state.block_table.copy_(torch.arange(rows).view(rows, 1))
     state.seeds.copy_(seed_words(seeds))
     floats, ints = warp_rows([SamplingParams(min_new_tokens=16)] * rows)

@@ -72,7 +72,9 @@ class ForcedEndPreparer(Preparer):
             self.encode_loaded()
 
     def prepare(self, request: SpeechRequest) -> PreparedRow:
-        return replace(super().prepare(request), end_at=self.ends[request.request_id])
+        end = self.ends[request.request_id]
+        sampling = replace(request.sampling, min_new_tokens=end + 1)
+        return super().prepare(replace(request, max_frames=end, sampling=sampling))
 
 
 def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, ForcedEndPreparer]:

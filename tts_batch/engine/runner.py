@@ -25,7 +25,6 @@ class PreparedRow:
     expected_frames: int  # a guess, to put rows of like length together
     ready_at_s: float  # time.monotonic() when prepared
     metrics: Mapping[str, float]
-    end_at: int | None = None  # benchmarks only: the row ends after so many frames, as if by EOS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The finished clips of a run in input order, found by its manifest: what every format is written from."""
+"""The finished clips of a run in input order, found by its manifest: the source of every format."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class FinishedClip:
         return self.path.suffix
 
     def read(self) -> bytes:
-        """Return the file. Raises CannotContinueError when it is not what it was when the export began."""
+        """Return the bytes of the file. Raises CannotContinueError when it has changed since the export began."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             data = b""
         if len(data) != self.num_bytes:
-            raise changed(self.path)
+            raise changed_error(self.path)
         return data
 
     def decode(self, dtype: Literal["int16", "float32"]) -> tuple[NDArray[Any], int]:
@@ -71,13 +71,13 @@ class FinishedClip:
         return samples, rate_hz
 
 
-def changed(clip: Path) -> CannotContinueError:
-    """Return what to raise for a clip that is not what it was when the export began."""
-    return CannotContinueError(f"{clip} was changed while it was exported. Export again.")
+def changed_error(clip: Path) -> CannotContinueError:
+    """Return the error for a clip that has changed since the export began."""
+    return CannotContinueError(f"{clip} was changed during the export. Run the same command again.")
 
 
 class FinishedClips:
-    """The clips of a run folder that are ok in its manifest and lie there as its journal says.
+    """The clips of a run folder that are ok in its manifest and have the sizes that its journal gives.
 
     Opening reads the manifest once, and each iteration once more; 9 bytes a row are kept. Every other row is counted
     in `left_out`: by the reason why it failed, or as "pending", "missing" (no file) or "changed" (another file, or
@@ -85,7 +85,7 @@ class FinishedClips:
     """
 
     def __init__(self, run: Path) -> None:
-        """Look at every clip of the run folder `run`. Raises UsageError when a run works in it or never ended."""
+        """Check every clip of the run folder `run`. Raises UsageError when a run works in it or has not ended."""
         self._state = str(read_ended_run(run)["state"])
         self.run = run
         self._manifest = run / MANIFEST
@@ -110,7 +110,7 @@ class FinishedClips:
 
     @property
     def digest(self) -> str:
-        """Of everything that an export shows: equal digests give equal exports."""
+        """A hash of everything that an export is made of: equal digests give equal exports."""
         with self._manifest.open("rb") as file:
             content = file_digest(file, blake2b)
         content.update(self._chosen)
@@ -144,7 +144,7 @@ class FinishedClips:
         made_since = index.ok - len(sizes) - self.left_out["missing"]
         if self._state != "finished" and made_since > 0:
             self.remarks.append(
-                f"{made_since} clips are newer than the manifest: `tts-batch finish {self.run}` takes them in."
+                f"{made_since} clips are newer than the manifest: `tts-batch finish {self.run}` adds them to it."
             )
         return sizes
 
@@ -157,7 +157,7 @@ class FinishedClips:
         except FileNotFoundError:
             self.left_out["missing"] += 1
             return None
-        if len(index) and size != index.clip_bytes(row):  # a folder without its journal is taken at its word
+        if len(index) and size != index.clip_bytes(row):  # a folder without its journal cannot be checked
             self.left_out["changed"] += 1
             return None
         return size
@@ -171,8 +171,10 @@ class FinishedClips:
             self.languages.add(language)
 
 
-def ahead(work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]) -> Iterator[tuple[FinishedClip, Done]]:
-    """Yield each clip, in order, with what `work` returns of it: a few wait for the disk at once."""
+def map_ahead(
+    work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]
+) -> Iterator[tuple[FinishedClip, Done]]:
+    """Yield each clip, in order, with `work(clip)`, which threads compute for a few clips at a time."""
     clips = iter(clips)
     with ThreadPoolExecutor(_THREADS) as threads:
         while batch := list(islice(clips, _AT_ONCE)):
@@ -180,13 +182,13 @@ def ahead(work: Callable[[FinishedClip], Done], clips: Iterable[FinishedClip]) -
 
 
 def skip(clips: Iterator[FinishedClip], count: int) -> None:
-    """Pass over clips that are written already."""
+    """Read past `count` clips."""
     for _ in islice(clips, count):
         pass
 
 
 def split_by_bytes(sizes: Iterable[int], limit_bytes: int) -> Iterator[int]:
-    """Yield how many of `sizes`, in their order, go together below the limit; at least one does."""
+    """Yield the lengths of consecutive groups of `sizes` whose sums stay within the limit; each has one at least."""
     count = total = 0
     for size in sizes:
         if count and total + size > limit_bytes:

@@ -1,4 +1,4 @@
-"""What an export says of a clip: the manifest's columns that matter outside the run, and the input's own."""
+"""The exported columns of a clip: the manifest's that matter outside the run, and the input's own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KEPT = (
     "effective_speaker", "duration_s", "sample_rate", "num_frames", "peak", "rms_dbfs", "clipped_samples", "seed",
     "model", "model_revision", "fingerprint",
 )  # fmt: skip
-"""Of the manifest's fixed columns; the others speak of the run's folder or of how the run went."""
+"""The exported ones of the manifest's fixed columns; the others describe the run folder, or how the run went."""
 
-# What some readers of lines take for their end, beside the control characters that JSON escapes anyway.
+# Line ends for some readers, beside the control characters, which JSON escapes anyway.
 _LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
@@ -32,7 +32,7 @@ def exported_schema(manifest: pa.Schema) -> pa.Schema:
 def json_line(values: Mapping[str, Any]) -> bytes:
     """Return one JSON object and a newline, in UTF-8, without any other line end in it.
 
-    What JSON has no word for is written as text (times, decimals), as base64 (bytes) or as null (NaN, infinities).
+    Types that JSON lacks are written as text (times, decimals), base64 (bytes) or null (NaN, infinities).
     """
     line = json.dumps(_plain(values), ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS)
     return line.encode() + b"\n"

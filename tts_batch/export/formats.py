@@ -1,4 +1,4 @@
-"""The formats by name: who writes each, which clips it takes as they are, which options it heeds, what it leaves."""
+"""The formats by name: how each is written, the clips and options that it supports, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -26,37 +26,48 @@ class ExportFormat:
     """One of the formats of `--to`."""
 
     write: Callable[[FinishedClips, Target, ExportOptions], list[str]]  # returns remarks for the user
-    owns: re.Pattern[str]  # the paths of its files in its folder
-    heeds: frozenset[str]  # the options that mean something to it
-    takes: frozenset[str] = _ANY  # suffixes of clips that stay as they are
+    file_pattern: re.Pattern[str]  # of the paths of its files in its folder
+    supported_options: frozenset[str]  # fields of ExportOptions
+    clip_suffixes: frozenset[str] = _ANY  # of clips that it stores as they are
 
 
 _CARD = r"|README\.md"
 _CLIPS = r"audio/[0-9a-f]{2}/[^/]+\.(wav|flac)|"
 
 FORMATS = {
-    "hf": ExportFormat(write_hf, re.compile(r"data/train-\d+-of-\d+\.parquet" + _CARD), frozenset({"shard_bytes"})),
+    "hf": ExportFormat(
+        write=write_hf,
+        file_pattern=re.compile(r"data/train-\d+-of-\d+\.parquet" + _CARD),
+        supported_options=frozenset({"shard_bytes"}),
+    ),
     "audiofolder": ExportFormat(
-        write_audiofolder,
-        re.compile(rf"audio/\d{{4,}}/\d{{9,}}({'|'.join(map(re.escape, SUFFIXES))})|metadata\.parquet" + _CARD),
-        frozenset({"hard_link"}),
+        write=write_audiofolder,
+        file_pattern=re.compile(
+            rf"audio/\d{{4,}}/\d{{9,}}({'|'.join(map(re.escape, SUFFIXES))})|metadata\.parquet" + _CARD
+        ),
+        supported_options=frozenset({"hard_link"}),
     ),
     "webdataset": ExportFormat(
-        write_webdataset, re.compile(r"shard-\d+\.tar|dataset_info\.json" + _CARD), frozenset({"shard_bytes"})
+        write=write_webdataset,
+        file_pattern=re.compile(r"shard-\d+\.tar|dataset_info\.json" + _CARD),
+        supported_options=frozenset({"shard_bytes"}),
     ),
     "ljspeech": ExportFormat(
-        write_ljspeech,
-        re.compile(r"wavs/[^/]+\.wav|metadata\.csv"),
-        frozenset({"hard_link", "decode"}),
-        ljspeech.TAKES,
+        write=write_ljspeech,
+        file_pattern=re.compile(r"wavs/[^/]+\.wav|metadata\.csv"),
+        supported_options=frozenset({"hard_link", "decode"}),
+        clip_suffixes=ljspeech.CLIP_SUFFIXES,
     ),
     "nemo": ExportFormat(
-        write_nemo, re.compile(_CLIPS + r"manifest\.jsonl"), frozenset({"hard_link", "decode"}), nemo.TAKES
+        write=write_nemo,
+        file_pattern=re.compile(_CLIPS + r"manifest\.jsonl"),
+        supported_options=frozenset({"hard_link", "decode"}),
+        clip_suffixes=nemo.CLIP_SUFFIXES,
     ),
     "qwen-sft": ExportFormat(
-        write_qwen_sft,
-        re.compile(_CLIPS + r"ref\.wav|train_raw\.jsonl"),
-        frozenset({"hard_link", "decode", "ref_audio"}),
-        qwen_sft.TAKES,
+        write=write_qwen_sft,
+        file_pattern=re.compile(_CLIPS + r"ref\.wav|train_raw\.jsonl"),
+        supported_options=frozenset({"hard_link", "decode", "ref_audio"}),
+        clip_suffixes=qwen_sft.CLIP_SUFFIXES,
     ),
 }

@@ -11,18 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tts_batch.export.card import DATASETS, write_card
-from tts_batch.export.clips import FinishedClip, FinishedClips, ahead, skip, split_by_bytes
+from tts_batch.export.clips import FinishedClip, FinishedClips, map_ahead, skip, split_by_bytes
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
 
 ROW_GROUP_BYTES = 100_000_000
-"""Of audio in a row group: the Hub's viewer reads them whole, and none above 286 MiB."""
+"""The audio in a row group: the Hub's viewer reads whole groups, of at most 286 MiB."""
 
 _AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def write_hf(clips: FinishedClips, target: Target, options: ExportOptions) -> list[str]:
-    """Write data/train-NNNNN-of-NNNNN.parquet and README.md. The column `audio` holds each clip's file as it is."""
+    """Write data/train-NNNNN-of-NNNNN.parquet and README.md.
+
+    A shard has a row for each clip: `id`, `audio` (a struct of the unchanged file as `bytes` and its name as `path`),
+    then the other exported columns. Its schema's metadata declares `audio` as an Audio feature.
+    """
     schema = _schema(clips)
     shards = list(split_by_bytes(clips.sizes, options.shard_bytes))
     stream, done = iter(clips), 0
@@ -41,7 +45,7 @@ def write_hf(clips: FinishedClips, target: Target, options: ExportOptions) -> li
 
 
 def _schema(clips: FinishedClips) -> pa.Schema:
-    """The columns with `audio` behind `id`, and in the metadata what tells `datasets` that it is sound."""
+    """Return the columns with `audio` behind `id`, and the metadata that declares it to `datasets`."""
     rates = sorted(clips.sample_rates)
     feature = {"sampling_rate": rates[0] if len(rates) == 1 else None, "_type": "Audio"}
     metadata = {"huggingface": json.dumps({"info": {"features": {"audio": feature}}})}
@@ -50,11 +54,11 @@ def _schema(clips: FinishedClips) -> pa.Schema:
 
 
 def _write_shard(file: BinaryIO, clips: Iterator[FinishedClip], groups: Iterable[int], schema: pa.Schema) -> None:
-    # A dictionary would hold every clip; and of few values between two looks at the page size no page gets large.
+    # A dictionary would hold every clip. The page size is checked after each 16 values, so that no page gets large.
     columns = [name for name in schema.names if name != "audio"]
     with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=columns, write_batch_size=16) as writer:
         for count in groups:
-            rows = [_row(clip, data) for clip, data in ahead(FinishedClip.read, islice(clips, count))]
+            rows = [_row(clip, data) for clip, data in map_ahead(FinishedClip.read, islice(clips, count))]
             writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=count)
 
 

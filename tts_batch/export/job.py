@@ -1,4 +1,4 @@
-"""The main path of an export: find the finished clips, open the folder, write the format, say what was left out."""
+"""The main path of an export: find the finished clips, open the folder, write the format, sum up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tts_batch.store.lock import RunLock
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What an export holds."""
+    """How an export ended, and what is in it."""
 
     format: str
     out: Path
@@ -41,18 +41,18 @@ class ExportSummary:
 def export_run(
     run: Path, name: str, out: Path, options: ExportOptions | None = None, *, overwrite: bool = False
 ) -> ExportSummary:
-    """Write the finished clips of the run folder `run` to `out` in the format `name`, or go on with that.
+    """Write the finished clips of the run folder `run` to `out` in the format `name`, or continue such an export.
 
-    `overwrite`: what another export left in `out` is removed first. Raises UsageError and CannotContinueError with a
-    sentence for the user; what is written then is whole, and the same call goes on.
+    `overwrite` removes an earlier export from `out` first. Raises UsageError and CannotContinueError with a sentence
+    for the user; every file that was written by then is complete, and the same call continues.
     """
     wanted, options = FORMATS[name], options or ExportOptions()
     _check_options(name, wanted, options)
     if out.resolve().is_relative_to(run.resolve()):
-        raise UsageError(f"{out} lies in the run folder {run}, which holds nothing but the run: choose another --out.")
+        raise UsageError(f"{out} lies in the run folder {run}, which holds only the run: choose another --out.")
     clips = FinishedClips(run)
     _check_clips(name, wanted, clips, options)
-    facts = {"format": name, "clips": clips.digest, "options": _lasting(wanted, options)}
+    facts = {"format": name, "clips": clips.digest, "options": _output_options(wanted, options)}
     try:
         with RunLock(out):
             if overwrite:
@@ -72,9 +72,9 @@ def export_run(
 
 def _check_options(name: str, wanted: ExportFormat, options: ExportOptions) -> None:
     for field in fields(options):
-        if getattr(options, field.name) != field.default and field.name not in wanted.heeds:
-            heeding = " and ".join(other for other, each in FORMATS.items() if field.name in each.heeds)
-            raise UsageError(f"--{_OPTION_NAMES[field.name]} is for --to {heeding}: leave it out of --to {name}.")
+        if getattr(options, field.name) != field.default and field.name not in wanted.supported_options:
+            others = " and ".join(other for other, each in FORMATS.items() if field.name in each.supported_options)
+            raise UsageError(f"--{_OPTION_NAMES[field.name]} is for --to {others}: leave it out with --to {name}.")
 
 
 _OPTION_NAMES = {"shard_bytes": "shard-mb", "hard_link": "hard-link", "decode": "decode", "ref_audio": "ref-audio"}
@@ -82,31 +82,31 @@ _OPTION_NAMES = {"shard_bytes": "shard-mb", "hard_link": "hard-link", "decode": 
 
 def _check_clips(name: str, wanted: ExportFormat, clips: FinishedClips, options: ExportOptions) -> None:
     if not len(clips):
-        raise UsageError(f"{clips.run} has no clip to export: of its {clips.num_rows} rows none is ok.")
-    other = sorted(set(clips.suffixes) - wanted.takes)
+        raise UsageError(f"{clips.run} has no clips to export: none of its {clips.num_rows} rows is ok.")
+    other = sorted(set(clips.suffixes) - wanted.clip_suffixes)
     if other and not options.decode:
         raise UsageError(
-            f"{name} takes {' and '.join(sorted(wanted.takes))}, and {clips.run} holds {' and '.join(other)} clips. "
-            "--decode writes those as 16-bit wav (what mp3 and opus have lost stays lost); hf, audiofolder and "
-            "webdataset take them as they are; `synth --format wav` makes wav clips."
+            f"{name} takes {' and '.join(sorted(wanted.clip_suffixes))}, and {clips.run} holds {' and '.join(other)} "
+            "clips. --decode writes those as 16-bit wav (mp3 and opus stay lossy); hf, audiofolder and webdataset take "
+            "them as they are; `synth --format wav` makes wav clips."
         )
 
 
-def _lasting(wanted: ExportFormat, options: ExportOptions) -> dict[str, Any]:
-    """The options that an export which was broken off must be continued with."""
-    lasting = {name: getattr(options, name) for name in sorted(wanted.heeds) if name != "hard_link"}
+def _output_options(wanted: ExportFormat, options: ExportOptions) -> dict[str, Any]:
+    """Return the options that decide what is written: an export that was broken off continues only with equal ones."""
+    chosen = {name: getattr(options, name) for name in sorted(wanted.supported_options) if name != "hard_link"}
     if options.ref_audio is not None:
         try:
-            lasting["ref_audio"] = content_key(
+            chosen["ref_audio"] = content_key(
                 RefAudio(path=str(options.ref_audio.resolve()), label=str(options.ref_audio))
             )
         except RowError as error:
             raise UsageError(f"--ref-audio cannot be used: {error}") from None
-    return lasting
+    return chosen
 
 
 def _clear(out: Path) -> None:
-    """Remove an earlier export; a folder that holds none is refused later, unless it is empty."""
+    """Remove an earlier export. A folder with other files is left as it is, and `Target` refuses it."""
     before = read_state(out)
     if before is not None and before.get("format") in FORMATS:
-        clear(out, FORMATS[before["format"]].owns)
+        clear(out, FORMATS[before["format"]].file_pattern)

@@ -1,4 +1,4 @@
-"""`--to qwen-sft`: what Qwen3-TTS's own fine-tuning scripts read: lines of `audio`, `text` and `ref_audio`."""
+"""`--to qwen-sft`: the input of Qwen3-TTS's own fine-tuning scripts: lines of `audio`, `text` and `ref_audio`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from numpy.typing import NDArray
 
 from tts_batch.dataset.audio import SAMPLE_RATE_HZ, load_reference, resample
 from tts_batch.errors import RowError, UsageError
-from tts_batch.export.clips import FinishedClip, FinishedClips, ahead
+from tts_batch.export.clips import FinishedClip, FinishedClips, map_ahead
 from tts_batch.export.columns import json_line
-from tts_batch.export.nemo import put_beside
+from tts_batch.export.nemo import put_as_in_run
 from tts_batch.export.options import ExportOptions
 from tts_batch.export.target import Target
 from tts_batch.records import RefAudio
 from tts_batch.store.clips import encode_wav
 
-TAKES = frozenset({".wav", ".flac"})
+CLIP_SUFFIXES = frozenset({".wav", ".flac"})
 REFERENCE = "ref.wav"
 IDEAL_REFERENCE_S = 8.0
 
 
 def write_qwen_sft(clips: FinishedClips, target: Target, options: ExportOptions) -> list[str]:
-    """Write audio/, ref.wav and train_raw.jsonl; its paths are relative to its folder, where the scripts are to run.
+    """Write audio/ab/NAME.wav (or .flac), ref.wav and train_raw.jsonl, one JSON object a line for each clip.
 
-    All lines share one reference, as the scripts advise, and need once they take several lines at a time. It is
-    `options.ref_audio` at 24 kHz, or the clip whose length is nearest to 8 s.
+    An object has `audio` and `ref_audio`, paths relative to the folder, where the scripts are to run, and `text`. All
+    lines share one reference, as the scripts advise, and require for batches of several lines: ref.wav, 16-bit mono at
+    24 kHz, from `options.ref_audio` or from the clip whose length is nearest to 8 s.
     """
     given = None if options.ref_audio is None else _load(options.ref_audio)
-    put = partial(put_beside, target, options, TAKES)
+    put = partial(put_as_in_run, target, options, CLIP_SUFFIXES)
     voices: set[tuple[Any, ...]] = set()
     nearest: FinishedClip | None = None
     with target.write("train_raw.jsonl") as file:
-        for clip, name in ahead(put, clips):
+        for clip, name in map_ahead(put, clips):
             file.write(json_line({"audio": name, "text": clip.row["text"], "ref_audio": REFERENCE}))
             if nearest is None or _distance_s(clip) < _distance_s(nearest):
                 nearest = clip
@@ -69,6 +70,6 @@ def _distance_s(clip: FinishedClip) -> float:
 
 
 def _voice(clip: FinishedClip) -> tuple[Any, ...]:
-    """What decides who speaks: a name, a recording, or for a designed voice its description."""
+    """Return what identifies the voice: a name, a recording, or the description of a designed voice."""
     row = clip.row
     return row["speaker"], row["ref_audio"], row["instruct"] if row["task"] == "voice_design" else None

@@ -1,4 +1,4 @@
-"""The folder that an export fills: opened once and for one export, every file whole or not there, resumable."""
+"""The folder that an export writes: for one export only, resumable, with every file complete or absent."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any, BinaryIO
 import soundfile
 
 from tts_batch.errors import UsageError
-from tts_batch.export.clips import FinishedClip, changed
+from tts_batch.export.clips import FinishedClip, changed_error
 from tts_batch.store.clips import encode_wav
 from tts_batch.store.journal import sync_folder
 
 STATE = ".tts-batch-export.json"
-"""Says which export a folder holds. Hidden, so that no loader takes it for data."""
+"""Describes the export in a folder. Hidden, so that no loader reads it as data."""
 
-_TEMPORARY = re.compile(r"(?<![^/])\.([^/]*)\.tmp\Z")  # a file that is not whole
+_TEMPORARY = re.compile(r"(?<![^/])\.([^/]*)\.tmp\Z")  # of an incomplete file
 
 
 class Target:
-    """A folder under an export. The caller holds its lock.
+    """The folder of an export. The caller holds its lock.
 
-    A file gets its final name when it is whole, so that what an interrupted export left under one is kept.
+    A file gets its final name when it is complete, so that an interrupted export keeps what it has written.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Open `folder` for the export that `facts` describe: empty, or with the beginning of that very export.
+        """Open `folder`, empty or with the beginning of the export that `facts` describe.
 
         Raises UsageError when it holds anything else.
         """
@@ -41,7 +41,7 @@ class Target:
         self._made: set[Path] = set()  # folders known to exist
         before = read_state(folder)
         if before is None:
-            _refuse_strangers(folder, iter(_visible(folder)))
+            _reject_foreign_files(folder, iter(_visible(folder)))
         differing = [name for name, value in self._facts.items() if before and before.get(name) != value]
         if differing:
             raise UsageError(
@@ -51,49 +51,49 @@ class Target:
         self._write_state(complete=False)
 
     def has(self, name: str) -> bool:
-        """Say whether a file is there, and so is whole."""
+        """Say whether a file exists, and so is complete."""
         return (self.folder / name).exists()
 
     @contextmanager
     def write(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file for writing; it is durable under its name at the end, or not there after an exception."""
+        """Open a file for writing; at the end it is durable under its name, after an exception it does not exist."""
         path = self.folder / name
         self._make_folder(path.parent)
-        with _whole(path) as temporary, temporary.open("wb") as file:
+        with _atomic(path) as temporary, temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         sync_folder(path.parent)
 
-    def put(self, clip: FinishedClip, stem: str, takes: frozenset[str], *, hard_link: bool) -> str:
-        """Put a clip there, unless it is, and return its name: `stem` and a suffix. Durable after `finish`.
+    def put(self, clip: FinishedClip, stem: str, suffixes: frozenset[str], *, hard_link: bool) -> str:
+        """Write a clip, unless it exists, and return its name: `stem` and a suffix. Durable after `finish`.
 
-        Of a suffix in `takes` it is copied or linked as it is; any other becomes a wav file of 16 bits.
+        A clip of one of `suffixes` is copied or linked unchanged; any other becomes a 16-bit wav file.
         """
-        as_it_is = clip.suffix in takes
-        name = stem + (clip.suffix if as_it_is else ".wav")
+        unchanged = clip.suffix in suffixes
+        name = stem + (clip.suffix if unchanged else ".wav")
         path = self.folder / name
-        if path.exists() and (path.stat().st_size == clip.num_bytes or not as_it_is):
+        if path.exists() and (path.stat().st_size == clip.num_bytes or not unchanged):
             return name
         self._make_folder(path.parent)
-        if as_it_is and hard_link:
+        if unchanged and hard_link:
             _link(clip.path, path)
             return name
         try:
-            with _whole(path) as temporary:
-                if as_it_is:
+            with _atomic(path) as temporary:
+                if unchanged:
                     shutil.copyfile(clip.path, temporary)
                 else:
                     temporary.write_bytes(_as_wav(clip))
                 if clip.path.stat().st_size != clip.num_bytes:
-                    raise changed(clip.path)
+                    raise changed_error(clip.path)
         except FileNotFoundError:
-            raise changed(clip.path) from None
+            raise changed_error(clip.path) from None
         return name
 
     def finish(self, **figures: Any) -> None:
-        """Say that everything is there, once it is on the disk."""
-        os.sync()  # once, not for each of a million small files
+        """Mark the export as complete, once it is on the disk."""
+        os.sync()  # once, instead of for each of a million small files
         self._write_state(complete=True, **figures)
 
     def _write_state(self, **more: Any) -> None:
@@ -107,7 +107,7 @@ class Target:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    """Return what the export in a folder says of itself; None when there is none, or nothing that can be read."""
+    """Return the description of the export in a folder; None when there is none that can be read."""
     try:
         state = json.loads((folder / STATE).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -115,22 +115,24 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) else None
 
 
-def clear(folder: Path, owned: re.Pattern[str]) -> None:
-    """Remove an earlier export: the files whose paths match `owned`, and the folders around them.
+def clear(folder: Path, file_pattern: re.Pattern[str]) -> None:
+    """Remove an earlier export: the files whose paths match, and the folders around them.
 
-    Raises UsageError, with everything left as it is, when something is there that no export wrote.
+    Raises UsageError, and removes nothing, when the folder holds a file that no export wrote.
     """
-    _refuse_strangers(folder, (name for name, path in _walk(folder) if not _is_ours(name, path, owned)))
+    _reject_foreign_files(folder, (name for name, path in _walk(folder) if not _is_ours(name, path, file_pattern)))
     for _, path in _walk(folder):
         path.rmdir() if _is_folder(path) else path.unlink()
     for temporary in folder.glob(".*.tmp"):
-        if _is_ours(temporary.name, temporary, owned):
+        if _is_ours(temporary.name, temporary, file_pattern):
             temporary.unlink()
-    (folder / STATE).unlink()  # at last, so that the same command goes on with this too
+    (folder / STATE).unlink()  # last, so that the same command can continue this too
 
 
-def _is_ours(name: str, path: Path, owned: re.Pattern[str]) -> bool:
-    return _is_folder(path) or (not path.is_symlink() and owned.fullmatch(_TEMPORARY.sub(r"\1", name)) is not None)
+def _is_ours(name: str, path: Path, file_pattern: re.Pattern[str]) -> bool:
+    return _is_folder(path) or (
+        not path.is_symlink() and file_pattern.fullmatch(_TEMPORARY.sub(r"\1", name)) is not None
+    )
 
 
 def _is_folder(path: Path) -> bool:
@@ -138,7 +140,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield all that is visible with its path in the folder: links as such, folders after what is in them."""
+    """Yield (path in the folder, path) of all that is not hidden: links as such, folders after their contents."""
     for name in _visible(folder):
         top = folder / name
         if _is_folder(top):
@@ -151,20 +153,20 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
             yield name, top
 
 
-def _refuse_strangers(folder: Path, strangers: Iterator[str]) -> None:
-    if (first := next(strangers, None)) is not None:
+def _reject_foreign_files(folder: Path, foreign: Iterator[str]) -> None:
+    if (first := next(foreign, None)) is not None:
         raise UsageError(f"{folder} holds files that no export wrote ({first}, …). Name a new or an empty folder.")
 
 
 def _visible(folder: Path) -> list[str]:
-    """What lies in the folder beside hidden files (a .git may be there) and the lock."""
+    """Return the names in the folder without hidden files, such as .git, and the lock."""
     names = sorted(path.name for path in folder.iterdir())
     return [name for name in names if not name.startswith(".") and not name.startswith("run.lock")]
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Yield where to write what has the name `path` at the end, and is gone after an exception."""
+def _atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, which is renamed to `path` at the end, and removed after an exception."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
@@ -177,7 +179,7 @@ def _whole(path: Path) -> Iterator[Path]:
 def _as_wav(clip: FinishedClip) -> bytes:
     if clip.suffix != ".flac":
         return encode_wav(*clip.decode("float32"))
-    buffer = io.BytesIO()  # the very samples
+    buffer = io.BytesIO()  # keeps the samples exactly
     soundfile.write(buffer, *clip.decode("int16"), format="WAV", subtype="PCM_16")
     return buffer.getvalue()
 
@@ -187,4 +189,6 @@ def _link(source: Path, path: Path) -> None:
     try:
         os.link(source, path)
     except OSError as error:
-        raise UsageError(f"--hard-link cannot link {source} to {path}: {error.strerror}. Leave it out.") from None
+        raise UsageError(
+            f"--hard-link cannot link {source} to {path}: {error.strerror}. Run without it to copy."
+        ) from None

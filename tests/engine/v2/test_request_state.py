@@ -29,7 +29,6 @@ def start(state: RequestState, slots: list[int]) -> None:
     given = {
         "prompt_lens": torch.arange(n, dtype=torch.int32) + 20,
         "max_frames": torch.full((n,), 6, dtype=torch.int32),
-        "end_at": torch.full((n,), 100, dtype=torch.int32),
         "trailing_ids": torch.full((n, 2), 33, dtype=torch.int32),
         "trailing_lens": torch.full((n,), 2, dtype=torch.int32),
         "block_table": torch.full((n, 2), 2, dtype=torch.int32),

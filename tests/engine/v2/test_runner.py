@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -218,6 +218,22 @@ def test_both_runners_end_a_loop_at_the_same_frame() -> None:
     assert decoded == summary(run(LockstepRunner(load("custom_voice"), 4, limits), rows))
     assert "loop" in {finish_reason for _, finish_reason, _ in decoded.values()}
     assert summary(run(runner, rows[::-1])) == decoded  # the count of a slot's last row is not its next one's
+
+
+@pytest.mark.parametrize("make", [lambda: LockstepRunner(load("custom_voice"), 4), lambda: continuous("custom_voice")])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_row_that_may_not_end_by_itself_has_exactly_its_budget(
+    make: Callable[[], Runner], sampling: SamplingParams
+) -> None:
+    rows = []
+    for row, frames in zip(prepared("custom_voice", sampling), (1, 2, 5, 8, 13, 21, 34), strict=True):
+        endless = replace(row.request, max_frames=frames, sampling=replace(sampling, min_new_tokens=frames + 1))
+        rows.append(replace(row, request=endless))
+    ended = run(make(), rows)
+    for row in rows:
+        result = ended[row.request.request_id]
+        assert len(result.codes) == row.request.max_frames
+        assert (result.finish_reason, result.eos) == ("length", False)
 
 
 def test_a_text_longer_than_its_budget_is_spoken_as_far_as_that_goes() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tts_batch.engine.kernels.backend import jit, next_power_of_2, tl, uses_triton
 from tts_batch.engine.noise import frame_keys
 from tts_batch.engine.sampling import predictor_scores, suppressed_ids, talker_scores
-from tts_batch.engine.v2.request_state import DONE_EOS, DONE_LENGTH, NEVER, RUNNING, RequestState
+from tts_batch.engine.v2.request_state import DONE_EOS, DONE_LENGTH, RUNNING, RequestState
 
 LAUNCH = {"num_warps": 4}
 
@@ -47,11 +47,9 @@ def sample_code0(
             table,
         )
         code = table.talker.choose(scores, keys[:, 0])
-        frame, end_at = state.num_frames[rows], state.end_at[rows]
-        code = torch.where(frame == end_at, eos_id, torch.where((end_at != NEVER) & (code == eos_id), 0, code))
         running = state.done[rows] == RUNNING
         over = torch.where(code == eos_id, DONE_EOS, DONE_LENGTH)
-        ends = (code == eos_id) | (frame >= state.max_frames[rows])
+        ends = (code == eos_id) | (state.num_frames[rows] >= state.max_frames[rows])
         state.done[rows[running & ends]] = over[running & ends].to(state.done.dtype)
         goes_on = running & ~ends
         state.seen[rows[goes_on], code[goes_on]] = True
@@ -89,11 +87,11 @@ def _launch(
     key_bits = 16 if logits.dtype == torch.bfloat16 and not is_talker else 32
     _sample_kernel[(slots.shape[0],)](
         logits, logits.stride(0), slots, state.warp_floats, state.warp_ints, state.seeds, state.num_frames,
-        state.max_frames, state.end_at, state.seen, state.seen.stride(0), state.done, codes, codebook, eos_id,
+        state.max_frames, state.seen, state.seen.stride(0), state.done, codes, codebook, eos_id,
         logits if next_table is None else next_table, logits if next_x is None else next_x,
         0 if next_x is None else next_x.stride(0), width,
         VOCAB=num_acoustic, TALKER=is_talker, KEY_BITS=key_bits, HAS_NEXT=next_x is not None,
-        NEXT_BLOCK=next_power_of_2(width), EOS=DONE_EOS, LENGTH=DONE_LENGTH, NO_END=NEVER, **LAUNCH,
+        NEXT_BLOCK=next_power_of_2(width), EOS=DONE_EOS, LENGTH=DONE_LENGTH, **LAUNCH,
     )  # fmt: skip
 
 
@@ -122,10 +120,10 @@ def _ordered(x):
 
 @jit
 def _sample_kernel(
-    logits_ptr, logits_stride, slots_ptr, floats_ptr, ints_ptr, seeds_ptr, num_frames_ptr, max_frames_ptr, end_at_ptr,
+    logits_ptr, logits_stride, slots_ptr, floats_ptr, ints_ptr, seeds_ptr, num_frames_ptr, max_frames_ptr,
     seen_ptr, seen_stride, done_ptr, codes_ptr, codebook, eos_id, next_table_ptr, next_x_ptr, next_stride, next_width,
     VOCAB: tl.constexpr, TALKER: tl.constexpr, KEY_BITS: tl.constexpr, HAS_NEXT: tl.constexpr,
-    NEXT_BLOCK: tl.constexpr, EOS: tl.constexpr, LENGTH: tl.constexpr, NO_END: tl.constexpr,
+    NEXT_BLOCK: tl.constexpr, EOS: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + row).to(tl.int64)
@@ -194,8 +192,7 @@ def _sample_kernel(
     code = tl.argmax(scores, axis=0)
 
     if TALKER:
-        end_at = tl.load(end_at_ptr + slot)
-        is_eos = (frame == end_at) | ((end_at == NO_END) & (eos_score > tl.max(scores, axis=0)))
+        is_eos = eos_score > tl.max(scores, axis=0)
         ends = is_eos | (frame >= tl.load(max_frames_ptr + slot))
         running = tl.load(done_ptr + slot) == 0
         tl.store(done_ptr + slot, tl.where(is_eos, EOS, LENGTH), mask=running & ends)

@@ -170,7 +170,7 @@ class _Batch:
         for i, (row, new) in enumerate(zip(self.rows, codes.cpu(), strict=True)):
             if is_lost[i]:
                 ended.append(self._end(i, "error"))
-            elif row.end_at == self._frame or (row.end_at is None and new[0] == self._eos_id):
+            elif new[0] == self._eos_id:
                 ended.append(self._end(i, "stop"))
             elif self._frame == row.request.max_frames:
                 ended.append(self._end(i, "length"))

@@ -13,7 +13,6 @@ from tts_batch.engine.loops import NUM_LAGS
 from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
 
-NEVER = 2**31 - 1
 RUNNING, DONE_EOS, DONE_LENGTH, DONE_LOOP, DONE_CANCELLED, DONE_LOST = range(6)
 """Values of `RequestState.done`. A free slot is DONE_CANCELLED: whatever runs over it changes nothing.
 DONE_LOST stands on the host only: the row ran on, but its hidden state is not finite."""
@@ -48,8 +47,6 @@ class RequestState:
         self.positions = zeros(dtype=torch.int32)  # where the next token goes
         self.num_frames = zeros(dtype=torch.int32)
         self.max_frames = zeros(dtype=torch.int32)
-        # Benchmarks only: frames after which the row ends as if by EOS.
-        self.end_at = zeros(dtype=torch.int32).fill_(NEVER)
         self.done = zeros(dtype=torch.int32).fill_(DONE_CANCELLED)
         self.seen = zeros(shape.vocab_size, dtype=torch.bool)  # first codes generated so far
         self.repeats = zeros(NUM_LAGS, dtype=torch.int32)  # the runs of engine/loops.py
@@ -88,7 +85,6 @@ class RequestState:
         # index_fill_, not assignment: to assign a number to indexed places makes the host wait for the device.
         self.num_frames.index_fill_(0, slots, 0)
         self.max_frames[slots] = rows.max_frames
-        self.end_at[slots] = rows.end_at
         self.seen.index_fill_(0, slots, False)
         self.repeats.index_fill_(0, slots, 0)
         self.few.index_fill_(0, slots, 0)
@@ -106,7 +102,6 @@ class AdmittedRows(NamedTuple):
 
     prompt_lens: Tensor  # int32 [N]
     max_frames: Tensor  # int32 [N]
-    end_at: Tensor  # int32 [N]; NEVER: only the model's own EOS ends the row
     trailing_ids: Tensor  # int32 [N, longest of the burst]
     trailing_lens: Tensor  # int32 [N]
     block_table: Tensor  # int32 [N, longest of the burst]

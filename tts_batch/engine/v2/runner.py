@@ -34,7 +34,6 @@ from tts_batch.engine.v2.request_state import (
     DONE_LENGTH,
     DONE_LOOP,
     DONE_LOST,
-    NEVER,
     AdmittedRows,
     RequestState,
     StateShape,
@@ -218,7 +217,6 @@ class ContinuousRunner:
             *AdmittedRows(
                 prompt_lens=torch.tensor(lens, dtype=torch.int32),
                 max_frames=torch.tensor([r.max_frames for r in requests], dtype=torch.int32),
-                end_at=torch.tensor([_end_at(active.prepared) for active in admitted], dtype=torch.int32),
                 trailing_ids=torch.from_numpy(trailing),
                 trailing_lens=torch.tensor([len(text) for text in texts], dtype=torch.int32),
                 block_table=torch.from_numpy(pages),
@@ -328,10 +326,6 @@ class ContinuousRunner:
 
     def _still_holds(self, row: ActiveRow) -> bool:
         return self.scheduler.active.get(row.slot) is row
-
-
-def _end_at(row: PreparedRow) -> int:
-    return NEVER if row.end_at is None else row.end_at
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -139,6 +139,12 @@ class JobConfig(BaseModel):
 
     # reading the table
     map: dict[str, str] = _option(TABLE, {}, "Read NAME from the table's COLUMN. May be repeated.", "NAME=COLUMN")
+    encoding: str | None = _option(
+        TABLE,
+        None,
+        "Encoding of text tables, cp1252 for example. Default: by their byte order mark, else UTF-8.",
+        "NAME",
+    )
     language: str | None = _option(TABLE, None, "Language of rows without one. Default: auto.", "NAME")
     speaker: str | None = _option(TABLE, None, "Speaker of rows without one.", "NAME")
     instruct: str | None = _option(TABLE, None, "Instruction of rows without one.", "TEXT")
@@ -221,6 +227,7 @@ class JobOptions(TypedDict, total=False):
     non_streaming: bool | None
     x_vector_only: bool | None
     map: Mapping[str, str]
+    encoding: str | None
     language: str | None
     speaker: str | None
     instruct: str | None

@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tts_batch.dataset.columns import map_columns
 from tts_batch.dataset.files import TableFile
 from tts_batch.dataset.notes import Notes
-from tts_batch.dataset.tables import RawRow
+from tts_batch.dataset.tables import RawRow, TableForm
 from tts_batch.errors import UsageError
 
 
@@ -52,6 +52,7 @@ def plain_cell(cell: Any) -> Any:
 class RowsTable:
     """Rows that arrive one by one, as a table to be read once. Relative paths start at the working folder."""
 
+    form = TableForm("rows")
     types: Mapping[str, Any] = MappingProxyType({})
     audio_columns: frozenset[str] = frozenset()
 

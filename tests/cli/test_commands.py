@@ -76,7 +76,7 @@ def test_synth_writes_nothing_to_stdout_and_returns_3_when_rows_fail(
 
 def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     assert main(["status", str(tmp_path)]) == ExitStatus.USAGE
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

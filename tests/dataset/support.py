@@ -12,17 +12,19 @@ from tts_batch.records import Row
 
 
 class ReadRows:
-    """Reads tables of the test's folder; the notes of the last reading are in `notes`."""
+    """Reads tables of the test's folder; `notes` and `reports` are those of the last reading."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.notes: list[str] = []
+        self.reports: list[str] = []
 
     def __call__(self, *names: str, **options: Any) -> list[Row]:
         notes = Notes()
         data = tuple(name if "://" in name else str(self.folder / name) for name in names)
         rows = list(read_rows(JobConfig(data=data, out=self.folder / "out", **options), notes))
         self.notes = notes.sentences()
+        self.reports = list(map(str, notes.reports()))
         return rows
 
     def written(self, name: str, content: str | bytes, **options: Any) -> list[Row]:

@@ -143,11 +143,6 @@ def test_seed_tts_list(read: ReadRows) -> None:
     assert rows[0].ref_audio and rows[0].ref_audio.path == str(read.folder / "prompt/a.wav")
 
 
-def test_a_list_of_lines_without_fields_is_refused(read: ReadRows) -> None:
-    with pytest.raises(UsageError, match=r"id\|text"):
-        read.written("t.txt", "just a line\n")
-
-
 def test_two_columns_of_one_name_are_refused(read: ReadRows) -> None:
     with pytest.raises(UsageError, match="two columns named 'text'"):
         read.written("t.csv", "text,text\na,b\n")

@@ -12,8 +12,9 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.tiny_stages import tiny_stages
 from tts_batch.engine import assemble
-from tts_batch.engine.assemble import _code2wav_graphs, _decode_pool, _decoder
+from tts_batch.engine.assemble import code2wav_graphs, decode_pool, decoder_for
 from tts_batch.engine.code2wav.decode_pool import PoolLimits
+from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.compute_loop import ComputeLoop
@@ -49,9 +50,9 @@ def exact(tiny_model: Callable[[str], Qwen3TTS]) -> torch.nn.Module:
 
 
 def test_the_fast_codec_decodes_in_bfloat16_on_cuda(exact: torch.nn.Module) -> None:
-    decode, context = _decoder(exact, BF16_CUDA, PROFILE)
+    decode = decoder_for(exact, BF16_CUDA, PROFILE)
     assert isinstance(decode, FastCodecDecoder)
-    assert context == CONV_CONTEXT
+    assert decode.conv_context == CONV_CONTEXT
 
 
 @pytest.mark.parametrize(
@@ -63,30 +64,37 @@ def test_the_fast_codec_decodes_in_bfloat16_on_cuda(exact: torch.nn.Module) -> N
     ],
 )
 def test_elsewhere_the_exact_decoder_does(exact: torch.nn.Module, platform: Platform) -> None:
-    assert _decoder(exact, platform, PROFILE) == (exact, None)
+    decode = decoder_for(exact, platform, PROFILE)
+    assert isinstance(decode, ExactDecoder)
+    codes = torch.arange(48).view(1, 16, 3)
+    with torch.no_grad():
+        assert torch.equal(decode(codes, torch.tensor([0]), 3, torch.tensor([3])), exact(codes))
 
 
 def test_context_that_is_not_skipped_is_decoded(exact: torch.nn.Module) -> None:
-    decode, context = _decoder(exact, BF16_CUDA, replace(PROFILE, codec_skips_context=False))
+    decode = decoder_for(exact, BF16_CUDA, replace(PROFILE, codec_skips_context=False))
     assert isinstance(decode, FastCodecDecoder)
-    assert context is None
+    assert decode.conv_context is None
 
 
 def test_without_the_fast_codec_a_copy_of_the_exact_one_decodes_in_bfloat16(exact: torch.nn.Module) -> None:
-    decode, context = _decoder(exact, BF16_CUDA, replace(PROFILE, fast_codec=False))
-    assert type(decode) is type(exact)
-    assert context is None
-    assert {p.dtype for p in decode.parameters()} == {torch.bfloat16}
+    decode = decoder_for(exact, BF16_CUDA, replace(PROFILE, fast_codec=False))
+    assert isinstance(decode, ExactDecoder)
+    assert decode.conv_context is None
     assert {p.dtype for p in exact.parameters()} == {torch.float32}
     codes = torch.arange(32).view(1, 16, 2)
     with torch.no_grad():
-        torch.testing.assert_close(decode(codes).float(), exact(codes), atol=0.05, rtol=0.05)
+        audio = decode(codes, torch.tensor([0]), 2, torch.tensor([2]))
+        assert audio.dtype == torch.float32
+        assert not torch.equal(audio, exact(codes))
+        torch.testing.assert_close(audio, exact(codes), atol=0.05, rtol=0.05)
 
 
 @pytest.mark.parametrize(("context", "largest"), [(CONV_CONTEXT, 26), (None, 97)])
 def test_code2wav_has_graphs_for_chunks(exact: torch.nn.Module, context: int | None, largest: int) -> None:
     limits = PoolLimits(650, max_pieces=8)
-    buckets = _code2wav_graphs(FastCodecDecoder(exact), torch.device("cpu"), limits, context, Meter()).buckets
+    fast = FastCodecDecoder(exact, torch.bfloat16, context)
+    buckets = code2wav_graphs(fast, torch.device("cpu"), limits, Meter()).buckets
     assert max(frames for _, frames in buckets) == largest
     assert max(pieces for pieces, _ in buckets) == 8
     assert max(pieces * frames for pieces, frames in buckets) <= 650
@@ -112,13 +120,13 @@ def test_only_chunks_of_the_fast_codec_are_replayed(
 ) -> None:
     model = tiny_model("base")
     fast = FastCodecDecoder(model.speech_tokenizer.decoder)
-    monkeypatch.setattr(assemble, "_decoder", lambda *_: (fast, CONV_CONTEXT))  # as on CUDA
+    monkeypatch.setattr(assemble, "decoder_for", lambda *_: fast)  # as on CUDA
     config = EngineConfig(model="", code2wav_mode=mode, **settings)
     platform, profile = replace(BF16_CUDA, device=torch.device("cpu")), replace(PROFILE, **knobs)
-    pool = _decode_pool(model, platform, profile, config, Meter())
+    pool = decode_pool(model, platform, profile, config, Meter())
     assert isinstance(pool._graphs, Code2WavGraphs if captures else type(None))
     monkeypatch.undo()
-    assert _decode_pool(model, platform, profile, config, Meter())._graphs is None, "the exact codec's"
+    assert decode_pool(model, platform, profile, config, Meter())._graphs is None, "the exact codec's"
 
 
 def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:

@@ -12,6 +12,7 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.code2wav.test_chunked import Chunks
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.generation import generate
@@ -52,7 +53,7 @@ def test_codes_come_to_the_decoder_s_device() -> None:
         return torch.zeros(len(codes), codes.shape[2] * 1_920)
 
     delivered = []
-    pool = DecodePool(decode, "meta", PoolLimits(max_frames=100))
+    pool = DecodePool(ExactDecoder(decode), "meta", PoolLimits(max_frames=100))
     for frames in (3, 5):
         pool.add("row", torch.zeros(frames, 16, dtype=torch.int16), frames, delivered.append)
     pool.advance(drain=True)

@@ -14,7 +14,7 @@ from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClips, map_ahead
-from tts_batch.run.finish import finish_run
+from tts_batch.run.existing_run import finish_run
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
 from tts_batch.store.schema import SCHEMA
@@ -73,7 +73,7 @@ def test_a_folder_without_its_journal_is_taken_at_its_word(run: Path) -> None:
 
 
 def test_what_is_no_finished_run_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no run folder"):
+    with pytest.raises(UsageError, match=r"not a run folder"):
         FinishedClips(tmp_path)
     with RunLock(run), pytest.raises(UsageError, match="A run works in"):
         FinishedClips(run)

@@ -164,7 +164,7 @@ def test_a_state_that_cannot_be_read_is_no_export(finished: Path, tmp_path: Path
 def test_a_file_is_no_folder(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for out in ("file", "file/out"):
-        with pytest.raises(UsageError, match=r"is no folder to write to"):
+        with pytest.raises(UsageError, match=r"cannot be written to"):
             export_run(finished, "hf", tmp_path / out)
 
 

@@ -13,7 +13,7 @@ from tests.engine.random_codec import random_decoder, relative_error
 from tests.gpu.test_code2wav_fast import RELEASED
 from tests.gpu.test_engine import requests
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
-from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
+from tts_batch.engine.code2wav.fast_decoder import FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.generation import generate
@@ -74,7 +74,7 @@ def test_a_pool_replays_beside_other_work(fast: FastCodecDecoder) -> None:
     """Batch after batch over the same static tensors, on the pool's stream, while another stream is busy."""
     meter = Meter()
     pools = [
-        DecodePool(fast, "cuda", PoolLimits(600), CONV_CONTEXT, graphs=graphs, meter=meter)
+        DecodePool(fast, "cuda", PoolLimits(600), graphs=graphs, meter=meter)
         for graphs in (None, graphs_of(fast, meter))
     ]
     pools[1].warm_up(torch.device("cuda"))

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from tests.engine.asking import GREEDY
+from tests.engine.tiny_stages import tiny_stages
+from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.generation import generate
-from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
-from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest
+from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
 from tts_batch.engine.runner import PreparedRow, Runner
 from tts_batch.engine.v1.runner import LockstepRunner
+from tts_batch.engine.v2.frame_loop import FrameLoop, PrefillRows, PrefillTokens
 from tts_batch.engine.v2.runner import ContinuousRunner, RunnerSettings
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
@@ -113,23 +115,22 @@ def test_no_copy_between_host_and_device_inside_a_window() -> None:
     assert not [name for name in names if "HtoD" in name or "DtoH" in name], names
 
 
-def test_out_of_memory_lowers_the_limit_and_goes_on() -> None:
-    engine = NativeEngine(
-        EngineConfig(model=str(build_tiny("tiny-random", "base")), device="cuda", dtype="float32", max_num_seqs=16)
-    )
+def test_out_of_memory_lowers_the_limit_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = tiny_stages("base", "cuda", dtype="float32", max_num_seqs=16)
+    engine = ComputeLoop(stages)
     asked = requests(GREEDY)
     expected = {result.request_id: result.codes.tolist() for result in generate(engine, iter(asked))}
-    runner = engine._stages.runner
-    prefill, calls = runner._prefill, []
+    prefill, calls = FrameLoop.run_prefill, []
 
-    def short_of_memory(x: torch.Tensor, lens: list[int], block_table: torch.Tensor) -> torch.Tensor:
-        calls.append(len(lens))
-        if len(lens) > 4:
+    def short_of_memory(self: FrameLoop, tokens: PrefillTokens, rows: PrefillRows) -> torch.Tensor:
+        calls.append(rows.starts.numel())
+        if calls[-1] > 4:
             raise torch.OutOfMemoryError("scripted")
-        return prefill(x, lens, block_table)
+        return prefill(self, tokens, rows)
 
-    runner._prefill = short_of_memory
+    monkeypatch.setattr(FrameLoop, "run_prefill", short_of_memory)
     results = {result.request_id: result.codes.tolist() for result in generate(engine, iter(asked))}
     assert results == expected
-    assert runner.max_num_seqs <= 4 < max(calls)
+    engine.close()
+    assert stages.runner.max_num_seqs <= 4 < max(calls)
     engine.close()

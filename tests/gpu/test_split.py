@@ -12,6 +12,7 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.code2wav.test_chunked import Chunks
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig, SpeechRequest
@@ -81,13 +82,10 @@ def test_chunks_are_the_clip(open_cuda: Open) -> None:
 
 @pytest.mark.parametrize(("mode", "decoded"), [("utterance", "eager"), ("chunked", "hit")])
 def test_each_stage_keeps_to_its_device(open_cuda: Open, mode: str, decoded: str) -> None:
+    before = [torch.cuda.memory_allocated(device) for device in range(2)]
     engine = open_cuda(placement="split", dtype="bfloat16", code2wav_mode=mode, on_chunk=Chunks())
-    pool, runner = engine._stages.code2wav._pool, engine._stages.runner
-    assert pool._stream.device == torch.device("cuda:1")
-    assert {tensor.device for tensor in vars(pool._decode).values() if isinstance(tensor, torch.Tensor)} == {
-        torch.device("cuda:1")
-    }
-    assert runner._state.hidden.device == torch.device("cuda:0")
+    assert engine.info["code2wav_device"] == "cuda:1"
+    assert all(torch.cuda.memory_allocated(device) > before[device] for device in range(2))
     torch.cuda.reset_peak_memory_stats(1)
     idle_bytes = torch.cuda.memory_allocated(1)
     assert all(result.finish_reason in ("stop", "length") for result in generate(engine, requests()))
@@ -108,7 +106,7 @@ def test_neither_host_nor_talker_waits_for_the_decoder() -> None:
         torch.cuda._sleep(load["cycles"])
         return codes[:, 0].float().repeat_interleave(1_920, dim=1)
 
-    pool = DecodePool(decode, "cuda:1", PoolLimits(max_frames=10))
+    pool = DecodePool(ExactDecoder(decode), "cuda:1", PoolLimits(max_frames=10))
     heard: list[float] = []
     for load["cycles"] in (0, SECOND_LONG):  # first a rehearsal: new memory may make the host wait
         pool.warm_up(torch.device("cuda:0"), frames=1)

@@ -97,7 +97,7 @@ def test_a_text_of_more_than_a_minute_is_remarked_unless_it_is_split(planner: Pl
 def test_pieces_of_a_designed_voice_are_remarked(planner: Planner) -> None:
     design = {"text": "A sentence of some length stands here. " * 3, "instruct": "An old man."}
     assert not planner.plan(design).notes
-    assert any("may be another" in note for note in planner.plan(design, split_text=50).notes)
+    assert any("may differ" in note for note in planner.plan(design, split_text=50).notes)
 
 
 def test_a_budget_that_no_row_can_have_is_a_usage_error(planner: Planner) -> None:

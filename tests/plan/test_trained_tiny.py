@@ -6,7 +6,7 @@ import pytest
 
 from tests.plan.support import Planner, reasons
 
-REMARK = "the text has letters that English has not, and the model speaks only English"
+REMARK = "the text has letters that English lacks, and the model speaks only English"
 
 
 @pytest.mark.parametrize(

@@ -501,7 +501,6 @@ def test_a_mixed_table_runs_one_model_after_another(tmp_path: Path, fake: Fake) 
 
 def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
-
     from tests.run.test_references import wav_bytes
 
     table = pa.table(
@@ -526,7 +525,7 @@ def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fa
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))
     assert not config.out.exists()
     for folder in (tmp_path, tmp_path / "empty.csv"):
-        with pytest.raises(UsageError, match="no run folder"):
+        with pytest.raises(UsageError, match="not a run folder"):
             read_status(folder)
 
 

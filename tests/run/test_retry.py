@@ -77,14 +77,14 @@ def test_retry_by_reason(tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyP
 
 
 def test_the_folder_remembers_what_it_was_made_from(tmp_path: Path, fake: Fake) -> None:
-    from tts_batch.run.recall import recall_job
+    from tts_batch.run.existing_run import load_job
 
     config = make_config(tmp_path, 2, checks={"noise_flatness": None}, attempts=3)
     run_job(config)
     run = json.loads((config.out / "run.json").read_text())
     run["working_folder"], run["config"]["data"] = str(tmp_path), ["table.jsonl"]
     (config.out / "run.json").write_text(json.dumps(run))
-    recalled = recall_job(config.out, attempts=5)
+    recalled = load_job(config.out, attempts=5)
     assert recalled == config.model_copy(update={"attempts": 5})
-    with pytest.raises(UsageError, match="no run folder"):
-        recall_job(tmp_path)
+    with pytest.raises(UsageError, match="not a run folder"):
+        load_job(tmp_path)

@@ -11,8 +11,8 @@ from tests.run.support import journalled, kill, make_config, snapshot, start_job
 from tts_batch.errors import ExitStatus, UsageError
 from tts_batch.plan.planner import make_plan
 from tts_batch.plan.shards import Shard
-from tts_batch.run import finish
-from tts_batch.run.finish import compact_if_last, finish_run
+from tts_batch.run import existing_run
+from tts_batch.run.existing_run import compact_if_last, finish_run
 from tts_batch.run.job import read_status, run_job
 
 Fake = Callable[..., None]
@@ -54,7 +54,7 @@ def test_shards_side_by_side(tmp_path: Path, fake: Fake) -> None:
 def test_what_keeps_the_last_shard_from_its_manifest_is_told(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finish, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(existing_run, "LAST_SHARD_S", 2.0)
     config = make_config(tmp_path, 2)
     run_job(config)
     (config.out / "run.json").write_text("{")

@@ -28,6 +28,14 @@ def write_lock(folder: Path, host: str, pid: int, age_s: float = 0.0, name: str 
     os.utime(path, (then, then))
 
 
+def is_lost(lock: RunLock) -> bool:
+    try:
+        lock.check()
+    except CannotContinueError:
+        return True
+    return False
+
+
 def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -112,11 +120,10 @@ def test_the_heart_beats_and_notices_a_thief(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(lock_module, "HEARTBEAT_S", 0.05)
     with RunLock(tmp_path) as lock:
         os.utime(lock.path, (0, 0))
-        time.sleep(0.3)
-        assert lock.path.stat().st_mtime > time.time() - 10
+        wait_until(lambda: lock.path.stat().st_mtime > time.time() - 10)
         lock.check()
         write_lock(tmp_path, "elsewhere", 1)
-        time.sleep(0.3)
+        wait_until(lambda: is_lost(lock))
         with pytest.raises(CannotContinueError, match="taken over"):
             lock.check()
     assert lock.path.exists()  # it is the other's now
@@ -222,12 +229,15 @@ def test_threads_that_race_hold_it_one_at_a_time(tmp_path: Path, lock: str) -> N
 def test_one_of_many_gets_a_stale_lock(tmp_path: Path) -> None:
     write_lock(tmp_path, socket.gethostname(), dead_pid())
     program = (
-        "import sys, time; from pathlib import Path; from tts_batch.store.lock import RunLock\n"
-        "with RunLock(Path(sys.argv[1])): print('mine', flush=True); time.sleep(2)"
+        "import sys; from pathlib import Path; from tts_batch.store.lock import RunLock\n"
+        "with RunLock(Path(sys.argv[1])): print('mine', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     pipe = subprocess.PIPE
-    racers = [subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) for _ in range(4)]
+    racers = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) for _ in range(4)
+    ]
+    wait_until(lambda: sum(racer.poll() is not None for racer in racers) == 3)  # the winner waits for the end of stdin
     answers = [racer.communicate(timeout=30)[0] for racer in racers]
     assert answers.count("mine\n") == 1
 
@@ -236,7 +246,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in ("file", "file/out"):
         with (
-            pytest.raises(UsageError, match=r"is no folder to write to: (File exists|Not a directory)"),
+            pytest.raises(UsageError, match=r"cannot be written to: (File exists|Not a directory)"),
             RunLock(tmp_path / folder),
         ):
             pass

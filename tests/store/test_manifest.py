@@ -34,7 +34,7 @@ def write(out: Path, extras: list[Mapping[str, Any]], **made: Outcome) -> Totals
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(manifest, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(manifest, "BATCH_ROWS", 2)
 
 
 def extra_columns(out: Path) -> pa.Table:
@@ -84,7 +84,7 @@ def test_references_are_shown_by_label_never_by_bytes(tmp_path: Path) -> None:
 
 
 def test_references_are_not_held_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "_BATCH_ROWS", 50)
+    monkeypatch.setattr(manifest, "BATCH_ROWS", 50)
     rows = (PlannedRow(Row(n, f"r{n}", "t:1", ref_audio=RefAudio(data=bytes(1 << 20), label="x"))) for n in range(50))
     tracemalloc.start()
     write_manifests(tmp_path, lambda: rows, lambda _: None)

@@ -105,7 +105,7 @@ def test_codes_that_are_no_codes_are_unreadable(tmp_path: Path, fake: Fake, cont
 
 
 def test_what_no_run_wrote_is_refused(tmp_path: Path, fake: Fake) -> None:
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         next(verify_run(tmp_path))
     assert main(["finish", str(tmp_path)]) == ExitStatus.USAGE
 

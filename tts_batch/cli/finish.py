@@ -20,7 +20,7 @@ def finish(out: str, as_json: bool) -> ExitStatus:
     """
     from pathlib import Path
 
-    from tts_batch.run.finish import finish_run
+    from tts_batch.run.existing_run import finish_run
 
     summary = finish_run(Path(out))
     click.echo(describe_summary(summary), err=True)

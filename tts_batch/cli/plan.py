@@ -42,13 +42,15 @@ def _describe(made: Plan) -> Iterator[str]:
     for group in made.groups:
         yield from _describe_group(group)
     if made.expected_end_token_failures >= 1:
-        count = f"{made.expected_end_token_failures:.0f}"
-        yield f"  about {count} of them will reach their budget without an end at the first attempt"
+        num_expected = f"{made.expected_end_token_failures:.0f}"
+        yield f"  about {num_expected} of them will reach their budget without an end at the first attempt"
     for reason, count in made.failures.items():
         yield f"  {reason}: {count}"
     for row in made.examples:
         if row.failure is not None:
             yield f"{row.source} ({row.id}): {row.failure.reason}: {row.failure.message}"
+    for report in made.tables:
+        yield f"read: {report}"
     for note in made.notes:
         yield f"note: {note}"
 

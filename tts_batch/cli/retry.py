@@ -34,10 +34,10 @@ def retry(out: str, reasons: tuple[str, ...], as_json: bool, **changes: Any) -> 
     """
     from pathlib import Path
 
+    from tts_batch.run.existing_run import load_job
     from tts_batch.run.job import run_job
-    from tts_batch.run.recall import recall_job
 
-    job = recall_job(Path(out), **{name: value for name, value in changes.items() if value is not None})
+    job = load_job(Path(out), **{name: value for name, value in changes.items() if value is not None})
     summary = run_job(job, retry=[reason for reason in REASONS if not reasons or reason in reasons])
     click.echo(describe_summary(summary), err=True)
     if as_json:

@@ -7,7 +7,9 @@ batches with recordings stay small and nothing is ever concatenated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from tts_batch.dataset.files import TableFile
-from tts_batch.dataset.tables import RawRow
+from tts_batch.dataset.tables import RawRow, TableForm
 from tts_batch.errors import UsageError
 
 _PLAIN_BATCH = 1024
@@ -28,17 +30,18 @@ class _BinaryTable(ABC):
     """What Parquet and Arrow files share. A subclass sets `_schema` and yields record batches."""
 
     file: TableFile
+    form: TableForm
     _schema: pa.Schema
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self._schema.names, *(name for name, _ in self.file.partitions if name not in self._schema.names))
+        return tuple(self._schema.names)
 
-    @property
+    @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
         return dict(zip(self._schema.names, self._schema.types, strict=True))
 
-    @property
+    @cached_property
     def audio_columns(self) -> frozenset[str]:
         return frozenset(field.name for field in self._schema if _holds_audio(field.type))
 
@@ -51,15 +54,15 @@ class _BinaryTable(ABC):
         return found
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
-        own = [name for name in self._schema.names if name in set(columns)]
-        constant = {name: value for name, value in self.file.partitions if name in columns and name not in own}
+        wanted = set(columns)
+        own = [name for name in self._schema.names if name in wanted]
         heavy = any(_holds_audio(self._schema.field(name).type) for name in own)
         number = 0
         for batch in self._readable_batches(own, _AUDIO_BATCH if heavy else _PLAIN_BATCH):
             cells = [_cells(batch.column(name)) for name in own]
             for i in range(batch.num_rows):
                 number += 1
-                yield RawRow(number, {name: values[i] for name, values in zip(own, cells, strict=True)} | constant)
+                yield RawRow(number, {name: values[i] for name, values in zip(own, cells, strict=True)})
 
     def _readable_batches(self, columns: list[str], batch_size: int) -> Iterator[pa.RecordBatch]:
         num_rows = 0
@@ -77,6 +80,8 @@ class _BinaryTable(ABC):
 
 class ParquetTable(_BinaryTable):
     """A Parquet file."""
+
+    form = TableForm("Parquet")
 
     def __init__(self, file: TableFile) -> None:
         self.file = file
@@ -98,6 +103,8 @@ class ParquetTable(_BinaryTable):
 
 class ArrowTable(_BinaryTable):
     """An Arrow IPC stream or file, as `datasets` saves them."""
+
+    form = TableForm("Arrow IPC")
 
     def __init__(self, file: TableFile) -> None:
         self.file = file
@@ -127,7 +134,7 @@ class ArrowTable(_BinaryTable):
 
 
 def _check_names(schema: pa.Schema, file: TableFile) -> None:
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(schema.names).items() if count > 1), None)
     if twice is not None:
         raise UsageError(f"{file.name} has two columns named {twice!r}: rename one of them.")
 

@@ -43,6 +43,13 @@ def quote(cell: object) -> str:
     return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
+def printable(text: str) -> str:
+    """Text as a message shows it: what a terminal would act on, or cannot show, is written as its escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def kind_of(cell: Any) -> str:
     """What a cell holds, in the words of a message."""
     return _KINDS.get(type(cell), f"a {type(cell).__name__}")

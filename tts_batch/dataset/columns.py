@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
+from tts_batch.dataset.cells import printable
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.speakers import PRESET_SPEAKERS, normalise_speaker
 from tts_batch.errors import UsageError
@@ -45,7 +48,7 @@ AMBIGUOUS: tuple[str, ...] = ("voice", "speaker_id")
 
 _TALKER_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens", "max_tokens")
 _SAMPLING = frozenset((*_TALKER_SAMPLING, "subtalker_temperature", "subtalker_top_k", "subtalker_top_p"))
-_AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".wma"})
+AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".wma"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ class ColumnMap:
 
 def is_known(name: str) -> bool:
     """Whether `name` is, loosely spelt, one of our columns or an alias of one."""
-    loose = _loosely(name)
-    return loose in COLUMNS or loose in _OURS_OF_ALIAS
+    loose = loosely(name)
+    return loose in COLUMNS or loose in _OURS_OF_ALIAS or loose in AMBIGUOUS
 
 
 def check_mapping(mapping: Mapping[str, str]) -> None:
@@ -94,14 +97,14 @@ def map_columns(
     extras = tuple(name for name in names if name not in taken)
     if "text" not in ours:
         raise UsageError(_no_text(names, table))
-    _note_unknown(extras, ours, strict=strict, table=table, notes=notes)
+    note_unknown(extras, ours, strict=strict, table=table, notes=notes)
     return ColumnMap(ours, extras)
 
 
 def _mapped(names: Collection[str], mapping: Mapping[str, str], table: str) -> dict[str, str]:
     for name, column in mapping.items():
         if column and column not in names:
-            raise UsageError(f"--map {name}={column}: {table} has no column {column!r}; it has {', '.join(names)}.")
+            raise UsageError(f"--map {name}={column}: {table} has no column {column!r}; it has {_listed(names)}.")
     return {name: column for name, column in mapping.items() if column}
 
 
@@ -109,7 +112,7 @@ def _take_known(free: Iterable[str], ours: dict[str, str], off: set[str], table:
     """Own names first, then own names spelt loosely, then aliases: an own name leaves its aliases to be extras."""
     found: list[dict[str, list[str]]] = [{}, {}, {}]
     for name in free:
-        loose = _loosely(name)
+        loose = loosely(name)
         rank, meaning = (
             (0, name) if name in COLUMNS else (1, loose) if loose in COLUMNS else (2, _OURS_OF_ALIAS.get(loose))
         )
@@ -133,7 +136,7 @@ def _take_ambiguous(
     free: Iterable[str], ours: dict[str, str], off: set[str], sample: Mapping[str, Any], notes: Notes
 ) -> None:
     for name in free:
-        if _loosely(name) not in AMBIGUOUS:
+        if loosely(name) not in AMBIGUOUS:
             continue
         meaning = _meaning_by_content(sample.get(name))
         if meaning is None or meaning in ours or meaning in off:
@@ -152,10 +155,11 @@ def _meaning_by_content(value: Any) -> str | None:
         return None
     if normalise_speaker(value) in PRESET_SPEAKERS:
         return "speaker"
-    return "ref_audio" if PurePath(value).suffix.casefold() in _AUDIO_SUFFIXES else None
+    return "ref_audio" if PurePath(value).suffix.casefold() in AUDIO_SUFFIXES else None
 
 
-def _note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+def note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool, table: str, notes: Notes) -> None:
+    """Note the columns that are not ours, where their names are near ours; under `strict` raise UsageError."""
     if strict and extras:
         listed = ", ".join(_with_hint(name, ours) for name in extras)
         raise UsageError(f"{table}: unknown column {listed}; the known ones are {', '.join(COLUMNS)}.")
@@ -163,27 +167,38 @@ def _note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: boo
         near = _near_miss(name, ours)
         if near:
             notes.add(f"column {name!r} is not used; did you mean {near!r}? (--map {near}={name} uses it)")
-        elif _loosely(name) in _SAMPLING:
+        elif loosely(name) in _SAMPLING:
             notes.add(f"column {name!r} is carried through but not used: sampling is set for the whole run")
 
 
 def _with_hint(name: str, ours: Mapping[str, str]) -> str:
-    if _loosely(name) in _SAMPLING:
+    if loosely(name) in _SAMPLING:
         return f"{name!r} (sampling is set for the whole run)"
     near = _near_miss(name, ours)
     return f"{name!r} (did you mean {near!r}?)" if near else repr(name)
 
 
 def _near_miss(name: str, ours: Mapping[str, str]) -> str | None:
-    missing = [column for column in COLUMNS if column not in ours]
-    close = difflib.get_close_matches(_loosely(name), missing, n=1, cutoff=0.8)
-    return close[0] if close else None
+    if loosely(name) in AMBIGUOUS:  # which is noted as such
+        return None
+    return next((column for column in _near(loosely(name)) if column not in ours), None)
+
+
+@lru_cache(maxsize=4096)
+def _near(name: str) -> tuple[str, ...]:
+    return tuple(difflib.get_close_matches(name, COLUMNS, n=len(COLUMNS), cutoff=0.8))
 
 
 def _no_text(names: Collection[str], table: str) -> str:
     near = next((name for name in names if _near_miss(name, {}) == "text"), "COLUMN")
-    return f"{table} has no column 'text'; it has {', '.join(names) or 'none'}. Name it with --map text={near}."
+    return f"{table} has no column 'text'; it has {_listed(names)}. Name it with --map text={near}."
 
 
-def _loosely(name: str) -> str:
+def _listed(names: Collection[str]) -> str:
+    shown = [printable(name if len(name) <= 80 else name[:80] + "…") for name in islice(names, 20)]
+    return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "") if names else "none"
+
+
+def loosely(name: str) -> str:
+    """Return a name as names are compared: "Ref Text" and "ref-text" are ref_text."""
     return name.strip().casefold().replace("-", "_").replace(" ", "_")

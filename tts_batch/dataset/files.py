@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
 
 import fsspec
 
 from tts_batch.errors import UsageError
 
-TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".arrow")
-# In a folder, .json, .txt and .lst are more often notes and settings than tables: name such a file itself.
+TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".list", ".arrow")
+# In a folder, .json, .txt and lists are more often notes and settings than tables: name such a file itself.
 _FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".arrow"})
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -27,7 +29,6 @@ class TableFile:
     path: str  # within its file system
     name: str  # how messages and `Row.source` call it
     file_system: Any
-    partitions: tuple[tuple[str, str], ...] = ()  # key=value folders above it, which are columns
 
     @property
     def suffix(self) -> str:
@@ -37,6 +38,26 @@ class TableFile:
     def folder(self) -> Path | None:
         """The local folder that relative paths in the table start from; None for a remote table."""
         return Path(self.path).absolute().parent if self.is_local else None
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """The folders named key=value directly above the file, which are columns, as Hive and Spark write them.
+
+        They are those of the whole path, so that they do not depend on how the file was named.
+        """
+        found: list[tuple[str, str | None]] = []
+        for folder in reversed(PurePosixPath(self.path).parts[:-1]):
+            key, sign, value = folder.partition("=")
+            if not (sign and key):
+                break
+            found.append((unquote(key), None if value == _HIVE_NULL else unquote(value)))
+        return dict(reversed(found))
+
+    @property
+    def ignored_folders(self) -> list[str]:
+        """The folders named key=value, among those that `name` shows, that are not directly above the file."""
+        shown = PurePosixPath(self.name).parts[:-1]
+        return [folder for folder in shown[: len(shown) - len(self.partitions)] if "=" in folder[1:]]
 
     @property
     def is_local(self) -> bool:
@@ -90,9 +111,7 @@ def _expand(spec: str) -> list[TableFile]:
     visible = [(file, _below(file, root)) for file in found if not _is_hidden(_below(file, root))]
     if not visible:
         raise UsageError(f"{spec} holds no table: looked for {', '.join(sorted(_FOLDER_SUFFIXES))} files.")
-    return [
-        TableFile(file, below, file_system, _partitions(below)) for file, below in visible if file_system.size(file)
-    ]
+    return [TableFile(file, below, file_system) for file, below in visible if file_system.size(file)]
 
 
 def _without_runs(found: list[str], root: str) -> list[str]:
@@ -137,8 +156,3 @@ def _below(file: str, root: str) -> str:
 
 def _is_hidden(below: str) -> bool:
     return any(part.startswith((".", "_")) for part in PurePosixPath(below).parts)
-
-
-def _partitions(below: str) -> tuple[tuple[str, str], ...]:
-    folders = PurePosixPath(below).parts[:-1]
-    return tuple((key, value) for key, sign, value in (part.partition("=") for part in folders) if sign and key)

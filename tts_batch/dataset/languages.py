@@ -14,7 +14,7 @@ _CODES: dict[str, str] = {
     "french": "fr fra fre",
     "german": "de deu ger",
     "italian": "it ita",
-    "japanese": "ja jpn",
+    "japanese": "ja jpn jp",
     "korean": "ko kor",
     "portuguese": "pt por",
     "russian": "ru rus",

@@ -9,7 +9,16 @@ from typing import Any
 
 from tts_batch.config import JobConfig
 from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
-from tts_batch.dataset.columns import AMBIGUOUS, COLUMNS, ColumnMap, check_mapping, map_columns
+from tts_batch.dataset.columns import (
+    AMBIGUOUS,
+    COLUMNS,
+    ColumnMap,
+    check_mapping,
+    is_known,
+    loosely,
+    map_columns,
+    note_unknown,
+)
 from tts_batch.dataset.fetch import Fetcher
 from tts_batch.dataset.files import find_tables
 from tts_batch.dataset.formats import open_table
@@ -37,7 +46,7 @@ def read_rows(
     through. `fetcher` gets the references that are URLs, several at a time; without one they are refused. Raises
     UsageError for a table or a setting that cannot be used.
     """
-    tables = map(open_table, find_tables(config.data))
+    tables = (open_table(file, config.encoding, config.map) for file in find_tables(config.data))
     ahead = _FETCHES if fetcher else 0
     rows = read_tables(tables, config, notes or Notes(), with_extras=with_extras, fetcher=fetcher, ahead=ahead)
     return islice(rows, config.limit)
@@ -109,8 +118,15 @@ class _RowReader:
         self._notes = notes
         self._with_extras = with_extras
         self._refs = RefCells(table.file.folder, config.audio_root, fetcher)
-        self._names = dict.fromkeys(table.columns)
+        self._folder_values = table.file.partitions
+        self._check_folders(table.columns)
+        self._names = dict.fromkeys((*table.columns, *self._folder_values))
+        self._audio_columns = table.audio_columns
         self._columns = self._map_columns()
+        for remark in table.form.remarks:
+            notes.add(f"{table.file.name}: {remark}")
+        for folder in table.file.ignored_folders:
+            notes.add(f"the folder {folder!r} is not a column: a folder without '=' is between it and the files")
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -119,26 +135,31 @@ class _RowReader:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The table's columns to read."""
-        return (*self._columns.ours.values(), *(self.extras if self._with_extras else ()))
+        """The file's columns to read."""
+        names = (*self._columns.ours.values(), *(self.extras if self._with_extras else ()))
+        return tuple(name for name in names if name not in self._folder_values)
 
     def start_fetching(self, raw: RawRow) -> None:
         """Begin to fetch what the row's reference names, if that is a URL."""
         if "ref_audio" in self._columns.ours:
-            self._refs.start(raw.cells.get(self._columns.ours["ref_audio"]))
+            name = self._columns.ours["ref_audio"]
+            self._refs.start(raw.cells.get(name, self._folder_values.get(name)))
 
     def row(self, raw: RawRow, row_index: int) -> Row:
         source = f"{self._table.file.name}:{raw.number}"
         if raw.problem is not None:
             return Row(row_index, self._register.derive(raw.problem), source, failure=Failure("bad_row", raw.problem))
-        if not raw.cells.keys() <= self._names.keys():  # a JSON line with a key that none had so far
-            self._names |= dict.fromkeys(raw.cells)
-            self._columns = self._map_columns()
-        cells = {ours: raw.cells[name] for ours, name in self._columns.ours.items() if name in raw.cells}
+        raw_cells: Mapping[str, Any] = raw.cells
+        if not raw_cells.keys() <= self._names.keys():  # a JSON line with a key that none had so far
+            self._add_columns([name for name in raw_cells if name not in self._names])
+        if self._folder_values:
+            self._check_folders(raw_cells)
+            raw_cells = {**self._folder_values, **raw_cells}
+        cells = {ours: raw_cells[name] for ours, name in self._columns.ours.items() if name in raw_cells}
         values, failure = self._parse(cells, source)
         row_id, failure = self._identify(cells, values, failure, row_index, source)
         self._fill_defaults(values)
-        return Row(row_index, row_id, source, **values, extras=self._extras(raw.cells), failure=failure)
+        return Row(row_index, row_id, source, **values, extras=self._extras(raw_cells), failure=failure)
 
     def _parse(self, cells: Mapping[str, Any], source: str) -> tuple[dict[str, Any], Failure | None]:
         """Parse every cell but the id. A cell that cannot be parsed is left out, so the row keeps all the others."""
@@ -201,20 +222,54 @@ class _RowReader:
             return {}
         return {_encodable(name): _encodable(cells[name]) for name in self._columns.extras if name in cells}
 
+    def _check_folders(self, columns: Iterable[str]) -> None:
+        """Raise UsageError for a column that a folder above the file is named after, too."""
+        if not self._folder_values:
+            return
+        names = {loosely(name): name for name in columns}
+        for key, value in self._folder_values.items():
+            if loosely(key) in names:
+                raise UsageError(
+                    f"{self._table.file.name} has the column {names[loosely(key)]!r}, and the folder "
+                    f"{f'{key}={value}'!r} above it is a column of that name, too: rename one of them."
+                )
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Take columns that came up late. Most are only carried through, which changes nothing for the others."""
+        self._names |= dict.fromkeys(names)
+        if any(is_known(name) for name in names) or self._config.strict:
+            self._columns = self._map_columns()
+            return
+        note_unknown(names, self._columns.ours, strict=False, table=self._table.file.name, notes=self._notes)
+        self._columns = ColumnMap(self._columns.ours, (*self._columns.extras, *names))
+
     def _map_columns(self) -> ColumnMap:
         table, config = self._table, self._config
-        unclear = [name for name in self._names if name.casefold() in AMBIGUOUS]
+        unclear = [name for name in self._names if loosely(name) in AMBIGUOUS]
+        sample = dict(table.sample([name for name in unclear if name not in self._folder_values])) if unclear else {}
         columns = map_columns(
             self._names,
             config.map,
-            sample=table.sample(unclear) if unclear else {},
+            sample=self._folder_values | sample,
             strict=config.strict,
             table=table.file.name,
             notes=self._notes,
         )
-        for name in table.audio_columns & set(columns.extras):
+        for name in self._audio_columns & set(columns.extras):
             self._notes.add(f"column {name!r} holds bytes or recordings and is not carried through")
-        return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in table.audio_columns))
+        self._notes.add_table(table.file.name, table.form, self._shown(columns))
+        return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in self._audio_columns))
+
+    def _shown(self, columns: ColumnMap) -> dict[str, str]:
+        """Our columns and where they come from, as a user knows it."""
+        fields = {name: f"field{place}" for place, name in enumerate(self._table.columns, start=1)}
+        if self._table.form.separator is None:
+            fields = dict.fromkeys(fields, "line")
+        if self._table.form.has_header is not False:
+            fields = {}
+        folders = {name: f"folder {name}={value}" for name, value in self._folder_values.items()}
+        known = {ours: columns.ours[ours] for ours in COLUMNS if ours in columns.ours}
+        return {ours: folders.get(name) or fields.get(name, name) for ours, name in known.items()}
 
 
 def _encodable(cell: Any) -> Any:

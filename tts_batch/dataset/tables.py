@@ -1,4 +1,4 @@
-"""What a table of any format is: its columns, and a stream of raw rows whose cells are unchecked."""
+"""What a table of any format is: its form, its columns, and a stream of raw rows whose cells are unchecked."""
 
 from __future__ import annotations
 
@@ -18,10 +18,22 @@ class RawRow:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a file's bytes are read as a table. What a format does not have is None."""
+
+    format: str  # "CSV", "Parquet", …
+    encoding: str | None = None
+    separator: str | None = None  # one character
+    has_header: bool | None = None
+    remarks: tuple[str, ...] = ()  # what a user should know about this reading
+
+
 class Table(Protocol):
     """One open file. Reading it twice gives the same rows."""
 
     file: TableFile
+    form: TableForm
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -20,10 +20,11 @@ class SeenTypes:
 
     def add(self, table: Table, columns: Iterable[str]) -> None:
         """Note a column that has no common type with the files before."""
+        types = table.types
         for name in columns:
-            if name not in table.types or name in self._mixed:
+            if name not in types or name in self._mixed:
                 continue
-            ours, file = table.types[name], table.file.name
+            ours, file = types[name], table.file.name
             seen, first = self._seen.get(name, (ours, file))
             both = _common(_plain(seen), _plain(ours))
             if both is not None:

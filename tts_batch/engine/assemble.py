@@ -10,7 +10,8 @@ import torch
 
 from tts_batch.engine.code2wav import chunked
 from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
-from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decoder import Decode, ExactDecoder
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import MAX_FRAMES, Code2WavGraphs
 from tts_batch.engine.code2wav.utterance import Code2Wav
@@ -51,7 +52,7 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
             runner.warm_up()
     else:
         runner = LockstepRunner(model, profile.max_num_seqs, loop_limits, meter)
-    pool = _decode_pool(model, platform, profile, config, meter)
+    pool = decode_pool(model, platform, profile, config, meter)
     if device.type == "cuda":
         with kernels_allowed(not config.eager):
             pool.warm_up(device)
@@ -102,24 +103,22 @@ def _stall_timeout_s(device: torch.device, config: EngineConfig) -> float:
     return config.stall_timeout_s * (CPU_STALL_FACTOR if device.type == "cpu" else 1)
 
 
-def _decode_pool(
+def decode_pool(
     model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, meter: Meter
 ) -> DecodePool:
     limits = PoolLimits(profile.code2wav_frames, profile.code2wav_pieces, profile.code2wav_wait_s)
-    decode, conv_context = _decoder(model.speech_tokenizer.decoder, platform, profile)
+    decode = decoder_for(model.speech_tokenizer.decoder, platform, profile)
     graphs = None
     may_capture = profile.codec_graphs and config.cuda_graph and not config.eager
     if may_capture and config.code2wav_mode == "chunked" and isinstance(decode, FastCodecDecoder):
-        graphs = _code2wav_graphs(decode, platform.code2wav_device, limits, conv_context, meter)
+        graphs = code2wav_graphs(decode, platform.code2wav_device, limits, meter)
     own_stream = profile.codec_stream or platform.split_device is not None
-    return DecodePool(decode, platform.code2wav_device, limits, conv_context, own_stream, graphs, meter)
+    return DecodePool(decode, platform.code2wav_device, limits, own_stream, graphs, meter)
 
 
-def _code2wav_graphs(
-    decode: FastCodecDecoder, device: torch.device, limits: PoolLimits, conv_context: int | None, meter: Meter
-) -> Code2WavGraphs:
+def code2wav_graphs(decode: Decode, device: torch.device, limits: PoolLimits, meter: Meter) -> Code2WavGraphs:
     """Graphs for chunks. Whole clips are launched kernel by kernel: a batch of theirs is long enough for that."""
-    context = chunked.CONTEXT_FRAMES if conv_context is None else conv_context
+    context = chunked.CHUNK_CONTEXT_FRAMES if decode.conv_context is None else decode.conv_context
     return Code2WavGraphs(
         decode,
         CudaGraphs(device.type == "cuda", "Code2Wav", meter.graphs["code2wav"], device),
@@ -136,10 +135,10 @@ def _move_decoder(model: Qwen3TTS, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _decoder(exact: CodecDecoder, platform: Platform, profile: Profile) -> tuple[Decode, int | None]:
-    """The codec's decoder, and how many frames before the wanted ones its convolutions need; None: all there are."""
+def decoder_for(exact: CodecDecoder, platform: Platform, profile: Profile) -> Decode:
+    """What decodes on a platform, made from the checkpoint's own decoder."""
     if platform.runner != "v2" or platform.device.type != "cuda" or platform.dtype != torch.bfloat16:
-        return exact, None
+        return ExactDecoder(exact)
     if not profile.fast_codec:
-        return deepcopy(exact).to(torch.bfloat16), None
-    return FastCodecDecoder(exact, torch.bfloat16), CONV_CONTEXT if profile.codec_skips_context else None
+        return ExactDecoder(deepcopy(exact).to(torch.bfloat16))
+    return FastCodecDecoder(exact, torch.bfloat16, CONV_CONTEXT if profile.codec_skips_context else None)

@@ -1,1 +1,1 @@
-"""What will be made: checks, models, budgets, seeds, fingerprints."""
+"""From checked rows to planned ones: models, budgets, seeds, fingerprints."""

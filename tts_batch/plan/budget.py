@@ -1,4 +1,4 @@
-"""How long a text will probably sound, and how many codec frames a row may use before it counts as a runaway."""
+"""The expected length of a text, and the number of codec frames after which a row counts as a runaway."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Budget:
     """Frames of 80 ms."""
 
     expected: int  # at a normal pace
-    max_frames: int  # when to give up
+    max_frames: int  # the limit
 
 
 @lru_cache(maxsize=4096)
 def plan_frames(
     num_text_tokens: int, language: str | None, limit: int, frames_per_token: float | None = None
 ) -> Budget:
-    """Return max(192, 12 × tokens) frames, more where a language puts more speech into a token, at most `limit`.
+    """Return max(192, 12 × tokens) frames, more for languages with more speech a token, at most `limit`.
 
-    `frames_per_token` is the model's own where its tokens are others than the released models'.
+    `frames_per_token` is the model's own, where its tokenizer is not the released models'.
     """
     if frames_per_token is None:
         frames_per_token = _FRAMES_PER_TOKEN.get(language or "", _USUAL)

@@ -1,4 +1,4 @@
-"""What a plan finds odd though nothing is wrong: remarks on rows and settings that often end in bad clips."""
+"""Remarks of a plan on valid rows and settings that often give bad clips."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
 
 LONG_TEXT_S = 60.0
-TINY_LONG_TEXT_S = 18.0  # about 40 words, five sentences: it learnt nothing longer
+TINY_LONG_TEXT_S = 18.0  # about 40 words, five sentences: it was trained on nothing longer
 _NOT_ENGLISH = re.compile(r"(?![A-Za-z])[^\W\d_]")
 
 # Characters of transcript for a second of reference. Outside: most likely another text, or text and ref_text swapped.
@@ -21,7 +21,7 @@ _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
 
 
 def check_engine(engine: str) -> None:
-    """Raise UsageError for an engine that there is not. What a factory gives, only its worker can tell."""
+    """Raise UsageError for an unknown engine. A factory is checked where it is called, in its worker."""
     if engine == "vllm":
         raise UsageError("--engine vllm is not in this version: leave it out, or write --engine native.")
     if engine != "native" and ":" not in engine:
@@ -39,13 +39,13 @@ def remark_settings(config: JobConfig, notes: Notes) -> None:
 
 
 def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes: Notes) -> None:
-    """Remark on a text that is long, or split; `pieces_s` is how long its pieces, most often one, will sound."""
+    """Remark on a text that is long, or split; `pieces_s` are the expected seconds of its pieces, most often one."""
     if group.name == "tiny" and max(pieces_s) > TINY_LONG_TEXT_S:
         notes.add("tiny is hard to understand beyond about 40 words: --split-text 100 speaks pieces", row.source)
     elif max(pieces_s) > LONG_TEXT_S:
         notes.add(f"a text of more than {LONG_TEXT_S:g} s: the pace may drift; --split-text speaks pieces", row.source)
     if len(pieces_s) > 1 and group.task == "voice_design":
-        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may be another", row.source)
+        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may differ", row.source)
 
 
 def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
@@ -54,7 +54,7 @@ def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: No
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
     if model.supported_languages == ("auto", "english") and _NOT_ENGLISH.search(row.text):
-        notes.add("the text has letters that English has not, and the model speaks only English", row.source)
+        notes.add("the text has letters that English lacks, and the model speaks only English", row.source)
     if group.name == "tiny" and group.task == "base" and row.non_streaming is False:
         notes.add("clones of tiny are hard to understand where non_streaming is false: leave it out", row.source)
     if reference_s is None:
@@ -66,6 +66,4 @@ def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: No
     if row.ref_text is not None and not row.x_vector_only:
         rate = len(row.ref_text) / reference_s
         if not _MIN_CHARS_PER_S <= rate <= _MAX_CHARS_PER_S:
-            notes.add(
-                "ref_text does not fit the length of ref_audio: is it really what the recording says?", row.source
-            )
+            notes.add("ref_text does not fit the length of ref_audio: check that it is the transcript", row.source)

@@ -1,4 +1,4 @@
-"""`plan --deep`: every distinct reference decoded once, so that none surprises the run."""
+"""`plan --deep`: every distinct reference is decoded once, so that none fails in the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tts_batch.records import Failure, RefAudio
 
 
 class ReferenceDecoder:
-    """Decodes the references of checked rows and keeps, of each, only what was wrong with it."""
+    """Decodes the references of checked rows and keeps only each one's failure, if any."""
 
     def __init__(self) -> None:
         self._found: dict[str, Failure | None] = {}
@@ -22,7 +22,7 @@ class ReferenceDecoder:
         return len(self._found)
 
     def check(self, checked: PlannedRow) -> PlannedRow:
-        """Return the row, failed where its reference cannot be decoded or is no voice."""
+        """Return the row, failed if its reference cannot be decoded or is not usable as a voice."""
         reference, key = checked.row.ref_audio, checked.reference_key
         if reference is None or key is None:
             return checked

@@ -1,4 +1,4 @@
-"""Fingerprints: equal ones promise the same sound. A row's, to find done work again; a run's, to refuse a mixture."""
+"""Fingerprints, equal for equal audio: of rows, to find finished work; of runs, to refuse mixed settings."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from tts_batch.engine.request import SamplingParams
 from tts_batch.model.checkpoint import FILES, Checkpoint
 from tts_batch.records import Row
 
-SEMANTICS = 1  # raise it when the same request begins to sound otherwise: sampling, noise, prompt, codec seams
+SEMANTICS = 1  # raise it when the audio of a request changes: sampling, noise, prompt, seams between decoded chunks
 
-# Settings that say where, how fast or how much, but never how it sounds. A new setting counts until it is named here.
-_INPUT_AND_OUTPUT = ("data", "out", "map", "limit", "shard", "strict", "audio_root", "allow_url", "keep_failed_audio")
+# Settings that never change the audio of a row. A new setting counts until it is named here.
+_READING = ("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url")
+_INPUT_AND_OUTPUT = (*_READING, "out", "keep_failed_audio")
 _ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
 _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
 _MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
-_MODEL = ("model", "model_revision")  # it counts by its weights, wherever it lies
+_MODEL = ("model", "model_revision")  # it counts by its weights, not by its path
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
 
-# Settings of what a run may do or leave: they count where it does it, so that other runs are what they always were.
+# Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
 _OPTIONAL = {"split_text": ("split_text", "split_pause_s"), "trim": ("trim", "trim_margin_s")}
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
 
 def weights_identity(checkpoint: Checkpoint) -> str:
-    """Return a hash of what the model is, the same wherever it lies and whatever it is called.
+    """Return a hash of the model's content, independent of its path and name.
 
-    Small files count whole; of weights, the header and 64 pieces of 64 KiB over the file: any training moves them all.
+    Small files count whole; of weights, the header and 64 samples of 64 KiB: any training changes all of them.
     """
     digest = blake2b(digest_size=16)
     for name in FILES:
@@ -55,7 +56,7 @@ def _hash_file(path: Path, digest: blake2b) -> None:
 
 
 def run_settings(config: JobConfig, weights: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything that a run's clips have in common and that changes how they sound, as JSON takes it.
+    """Return the settings of a run that change its audio, as JSON values.
 
     `weights` gives the identity of the model of each task that the run uses.
     """
@@ -75,7 +76,7 @@ def differing_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[s
 
 
 class RowFingerprints:
-    """Fingerprints the rows that one model speaks in one run."""
+    """The fingerprints of the rows of one model in one run."""
 
     def __init__(self, config: JobConfig, weights: str, sampling: SamplingParams) -> None:
         self._common = blake2b(digest_size=16)
@@ -95,7 +96,7 @@ class RowFingerprints:
         seed: int,
         pieces: Iterable[tuple[str, int]] = (),
     ) -> str:
-        """Return the hash of everything that makes the row's sound; its id and labels are not among that.
+        """Return the hash of everything that decides the row's audio, which its id and labels do not.
 
         `pieces`: text and budget of each, where the text is split.
         """

@@ -1,4 +1,4 @@
-"""Which checkpoint speaks a row: the one that --model names, or the released one that fits the row's columns."""
+"""The checkpoint of a row: the one that --model names, or the released one that fits the row's columns."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class ModelGroup:
 
     @property
     def max_frames(self) -> int:
-        """The checkpoint's own limit: the last token ends a clip, so it is no frame."""
+        """The checkpoint's own limit, without the last token, which only ends a clip."""
         return self.sampling.max_new_tokens - 1
 
     @property
     def frames_per_token(self) -> float | None:
-        """How much speech a token of text is, where it is not as in the released models."""
+        """Frames of speech for a token of text, where it differs from the released models."""
         return TINY_FRAMES_PER_TOKEN if self.name == "tiny" else None
 
     @property
     def text_first(self) -> bool:
-        """Whether a row is non-streaming unless it says otherwise: as official, but for the clones of `tiny`.
+        """Whether rows are non-streaming by default: as in the official model, except for the clones of `tiny`.
 
-        Text and frames side by side are what that voice learnt worst.
+        That voice learnt the streaming layout, text and frames side by side, worst.
         """
         return self.task != "base" or self.name == "tiny"
 
@@ -69,7 +69,7 @@ class ModelGroup:
 def find_checkpoint(model: str, revision: str | None = None, task: Task = "custom_voice") -> Checkpoint:
     """Return the checkpoint that --model names; of the tiny families, which have all kinds, the one for `task`.
 
-    Raises CannotContinueError when it cannot be had.
+    Raises CannotContinueError when it is unavailable.
     """
     try:
         if model not in TINY_MODELS:
@@ -93,12 +93,12 @@ class Models:
     """The checkpoints of a run, each resolved when the first row needs it."""
 
     def __init__(self, config: JobConfig) -> None:
-        """Raises CannotContinueError when the model of --model cannot be had, UsageError for a useless setting."""
+        """Raises CannotContinueError when the model of --model is unavailable, UsageError for an invalid option."""
         self._config = config
         self.groups: dict[Task, ModelGroup] = {}
         self._fixed: Task | None = None
         if config.model is None and config.model_revision is not None:
-            raise UsageError("--model-revision needs --model: it says which revision of it to take.")
+            raise UsageError("--model-revision needs --model, whose revision it names.")
         if config.model is not None and config.model not in TINY_MODELS:
             group = self._open(find_checkpoint(config.model, config.model_revision))
             self._fixed = group.task
@@ -108,7 +108,7 @@ class Models:
         """Return the group that speaks a row.
 
         Raises RowError when the row and --model ask for different tasks, CannotContinueError when the checkpoint that
-        fits the row cannot be had.
+        fits the row is unavailable.
         """
         task = task_of(row, self._fixed)
         group = self.groups.get(task)
@@ -132,7 +132,7 @@ class Models:
 
 
 def _sampling(config: JobConfig, checkpoint: Checkpoint) -> SamplingParams:
-    """The checkpoint's generation_config.json under what the command line says."""
+    """Return the sampling of the checkpoint's generation_config.json, with the options of the command line over it."""
     sampling = SamplingParams(**checkpoint.generation)
     given = {
         field.name: value

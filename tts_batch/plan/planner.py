@@ -29,8 +29,8 @@ MAX_EXAMPLES = 20
 def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """Check every row without loading a model's weights; with `deep`, decode every distinct reference too.
 
-    Raises UsageError for an input without rows or that cannot be read and for an engine that there is not,
-    CannotContinueError when a checkpoint that rows need cannot be had.
+    Raises UsageError for an input without rows or that cannot be read and for an unknown engine,
+    CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
     check_engine(config.engine)
@@ -66,13 +66,14 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
         examples=tuple(examples),
         groups=tuple(in_order),
         notes=tuple(notes.sentences()),
+        tables=tuple(notes.reports()),
         settings=run_settings(config, {group.model.task: group.model.weights for group in in_order}),
         fetcher=fetcher,
     )
 
 
 def make_fetcher(config: JobConfig) -> Fetcher | None:
-    """Return what gets the references that are URLs; None where the job may not fetch any."""
+    """Return the fetcher of references that are URLs; None without --allow-url."""
     return Fetcher(cache_folder() / "references") if config.allow_url else None
 
 
@@ -80,5 +81,5 @@ def iter_planned(config: JobConfig, plan: Plan) -> Iterator[PlannedRow]:
     """Yield every row of `plan`, failed ones too, in input order; call it again to read them again."""
     models = Models(config)
     models.groups |= {totals.model.task: totals.model for totals in plan.groups}
-    notes = Notes()  # make_plan has told them
+    notes = Notes()  # make_plan has reported them
     yield from plan_rows(read_rows(config, notes, fetcher=plan.fetcher), config, models, notes)

@@ -1,4 +1,4 @@
-"""One row's plan: which model speaks it, how many frames it may take, its seed and its fingerprint."""
+"""One row's plan: its model, its pieces and their frames, its seed and its fingerprint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tts_batch.plan.takes import input_id, looks_like_a_take, take_id
 from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
-TEMPLATE_POSITIONS = 32  # the prompt's own, beside its texts and its reference
+TEMPLATE_POSITIONS = 32  # of a prompt, beside its texts and its reference
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
-    """What one request says: a whole text, or a part of one that is split."""
+    """The text of one request: a whole text, or a part of one that is split."""
 
     text: str
     max_frames: int
@@ -90,7 +90,7 @@ def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: No
 def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Yield a row once for each take; one that cannot be made, once."""
     if looks_like_a_take(row.id):
-        message = f"with --takes no id of the table may end as the id of a take does, and {row.id!r} does."
+        message = f"the id {row.id!r} ends as that of a take: with --takes, choose another."
         yield PlannedRow(replace(row, failure=Failure("bad_id", message)))
         return
     checked = _check(row, config, models, notes)
@@ -136,8 +136,8 @@ def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int
         raise RowError(
             "text_too_long",
             f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
-            f"model ends a clip at {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
-            "or have it split with --split-text.",
+            f"model's limit is {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
+            "or use --split-text.",
         )
     max_frames = row.max_frames or config.max_frames or budget.max_frames
     if prompt + max_frames > group.max_positions:

@@ -1,4 +1,4 @@
-"""Seeds: every take, attempt and piece of a row has its own, and the same one wherever and whenever it is made."""
+"""Seeds: each take, attempt and piece of a row has its own, the same on every machine and in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of a table a run makes, so that several runs, on several machines, share one run folder."""
+"""The part of a table that a run makes, so that runs on several machines share one run folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tts_batch.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `number` of `count`, from 1. An id decides where its row belongs, so that its place in the table does not.
+    """Part `number` of `count`, from 1. A row's shard depends on its id, not on its place in the table.
 
     The rows of every shard are an even mixture of the table's.
     """
@@ -20,12 +20,12 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str | None) -> Shard:
-        """Read "2/8"; None is the whole table. Raises UsageError for a part that is none."""
+        """Read "2/8"; None is the whole table. Raises UsageError for a number out of range."""
         if text is None:
             return cls()
         number, count = map(int, text.split("/"))
         if not 1 <= number <= count:
-            raise UsageError(f"--shard {text} is no part: use I/N with I from 1 to N.")
+            raise UsageError(f"--shard {text} is out of range: use I/N with I from 1 to N.")
         return cls(number, count)
 
     @property
@@ -34,7 +34,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """What its locks and journal folders are called; the whole table's have no name of their own."""
+        """The prefix of its lock's and journal folders' names; empty for the whole table."""
         return "" if self.is_whole else f"shard-{self.number}-of-{self.count}-"
 
     def holds(self, row_id: str) -> bool:

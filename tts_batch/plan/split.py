@@ -1,4 +1,4 @@
-"""Long texts in pieces: cut where sentences end, else at a comma, else between words, and within a word at last."""
+"""Splitting long texts: at the ends of sentences, else at commas, else between words, else within a word."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AFTER = rf"(?=\s|\Z|[{_UNSPACED}\u3001-\u303f\uff00-\uffef])"
 _CLOSING = r"""["'’”»›」』】〉》）)\]}]*"""
 _NEVER_FIRST = "[ーゝゞヽヾ々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]"
 
-# A mark of ASCII ends something only before a space or a script without them: 3.14, 1,000 and example.com stay whole.
+# A mark of ASCII is an end only before a space or a script without spaces: 3.14, 1,000 and example.com stay whole.
 # Runs of marks are taken whole or not at all: tried in every part, a line of dots would take minutes.
 _STOP = regex.compile(rf"(?|([。！？｡．][.!?…。！？｡．]*){_CLOSING}|(?<![.!?…])([.!?…]++){_CLOSING}{_AFTER})\s*")
 _BLANK_LINE = regex.compile(r"\s*\n\s*\n\s*")
@@ -24,9 +24,9 @@ _COMMA = regex.compile(rf"(?:[，、；：]+{_CLOSING}|(?<![,;:–—…])[,;:�
 _WORD_END = regex.compile(
     rf"\s+|(?<=[{_UNSPACED}])(?=\p{{L}})(?!{_NEVER_FIRST})|(?<=\p{{L}})(?=[{_UNSPACED}])(?!{_NEVER_FIRST})"
 )
-_CHARACTER = regex.compile(r"\X")  # as people see it: no accent is torn from its letter
+_CHARACTER = regex.compile(r"\X")  # a grapheme, so that an accent stays with its letter
 
-# What a full stop follows without ending the sentence: initials (J. | z.B. | т.е.), ordinals and numbers of lists
+# Before a full stop that does not end the sentence: initials (J. | z.B. | т.е.), ordinals and numbers of lists
 # (3. | 12.), and abbreviations before a name or a number.
 _ABBREVIATIONS = """
     approx capt co col corp dept dr drs est fig gen hon inc jr lt ltd mr mrs ms mt no pp prof rev sgt sr st vol vs
@@ -38,14 +38,14 @@ _ABBREVIATED = regex.compile(
     rf"|(?<![\w.,:])\d{{1,2}}|(?<!\w)(?:{'|'.join(_ABBREVIATIONS.split())}))\Z",
     regex.IGNORECASE,
 )
-_LOOK_BACK = 16  # characters before a full stop: more than any of these has
+_LOOK_BACK = 16  # characters before a full stop, more than the longest of these
 
 
 def split_text(text: str, limit: int) -> list[str]:
-    """Return `text` in pieces of at most `limit` characters, in order; a text that is no longer than that, as it is.
+    """Return `text` in pieces of at most `limit` characters, in order; a shorter text unchanged.
 
     Nothing is lost but white space at the cuts. There are as few pieces as the limit allows, of about equal length,
-    and each has something to speak, but where `limit` characters on end have nothing.
+    and each has something to speak, except where `limit` consecutive characters have nothing.
     """
     if len(text.strip()) <= limit:
         return [text]
@@ -53,7 +53,7 @@ def split_text(text: str, limit: int) -> list[str]:
 
 
 def _split(text: str, limit: int, levels: Sequence[_Cuts]) -> list[str]:
-    """Cut at the first of `levels`, what is still too long at the next, and put together what fits together."""
+    """Cut at the first of `levels`, and at the next what is still too long; then join neighbours that fit."""
     if len(text.strip()) <= limit:
         return [text]
     if not levels:
@@ -63,7 +63,7 @@ def _split(text: str, limit: int, levels: Sequence[_Cuts]) -> list[str]:
 
 
 def _parts(text: str, cuts: Iterator[int]) -> list[str]:
-    """Return `text` cut at positions; what has nothing to speak stays with what is before it, or after at the head."""
+    """Return `text` cut at positions; a part without speech is joined to the one before it, or at the head after it."""
     parts: list[str] = []
     for start, end in pairwise([0, *cuts, len(text)]):
         part = text[start:end]
@@ -75,7 +75,7 @@ def _parts(text: str, cuts: Iterator[int]) -> list[str]:
 
 
 def _pack(parts: list[str], limit: int) -> list[str]:
-    """Join neighbours into as few pieces as `limit` allows, and then the longest as short as that number allows."""
+    """Join neighbours into as few pieces as `limit` allows, with the longest as short as that number allows."""
 
     def pack(most: int) -> list[str]:
         pieces = [parts[0]]
@@ -90,7 +90,7 @@ def _pack(parts: list[str], limit: int) -> list[str]:
     return pack(bisect_left(range(limit), True, key=lambda most: len(pack(most)) <= fewest))
 
 
-# Each says where a text may be cut, from the best places to the worst.
+# Each yields the positions where a text may be cut; the best kind of position comes first.
 
 
 def _stops(text: str) -> Iterator[int]:
@@ -101,7 +101,7 @@ def _stops(text: str) -> Iterator[int]:
 
 
 def _sentence_ends(text: str) -> Iterator[int]:
-    """Ends that no lower case follows: "Really?" she asked, and approx. five, are one sentence."""
+    """Yield ends that no lower case follows: "Really?" she asked, and approx. five, are one sentence."""
     ends = {end for end in _stops(text) if not text[end : end + 1].islower()}
     yield from sorted(ends | {line.end() for line in _BLANK_LINE.finditer(text)})
 

@@ -1,4 +1,4 @@
-"""What a row asks for, and whether a checkpoint can do it."""
+"""The task of a row, and whether a checkpoint can do it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DISPLAY_NAME: dict[Task, str] = {"base": "Base", "custom_voice": "CustomVoice", 
 
 
 def task_of(row: Row, fixed: Task | None) -> Task:
-    """Return the row's task: its own, else the model's (`fixed`), else what its columns speak for.
+    """Return the row's task: its own, else the model's (`fixed`), else the one that its columns fit.
 
     Raises RowError(wrong_task) when the row names another task than the model's.
     """
@@ -26,9 +26,9 @@ def task_of(row: Row, fixed: Task | None) -> Task:
 
 
 def check_task(row: Row, model: ModelConfig) -> None:
-    """Raise RowError when the model would leave out something the row asks for, or lacks something it needs.
+    """Raise RowError when the model would ignore a column of the row, or the row lacks one that the model needs.
 
-    An ignored column gives a voice that nobody chose, which nobody notices before the clips are used.
+    An ignored column gives another voice than the table's, which is noticed only when the clips are used.
     """
     if row.language is not None and row.language not in model.supported_languages:
         known = ", ".join(name for name in model.supported_languages if name != "auto")
@@ -37,24 +37,24 @@ def check_task(row: Row, model: ModelConfig) -> None:
         case "base":
             _check_base(row)
         case "custom_voice":
-            _refuse(row, "ref_audio", "CustomVoice speaks with its own speakers")
+            _reject(row, "ref_audio", "CustomVoice speaks with its own speakers")
             _check_speaker(row, model)
         case _:
-            _refuse(row, "ref_audio", "VoiceDesign makes its voice from the instruct")
-            _refuse(row, "speaker", "VoiceDesign makes its voice from the instruct")
+            _reject(row, "ref_audio", "VoiceDesign makes its voice from the instruct")
+            _reject(row, "speaker", "VoiceDesign makes its voice from the instruct")
             if row.instruct is None:
                 raise RowError("bad_instruct", "VoiceDesign needs a description of the voice: fill instruct.")
 
 
 def _check_base(row: Row) -> None:
-    _refuse(row, "speaker", "Base clones a recording")
-    _refuse(row, "instruct", "Base takes no instructions")
+    _reject(row, "speaker", "Base clones a recording")
+    _reject(row, "instruct", "Base takes no instructions")
     if row.ref_audio is None:
         raise RowError("ref_missing", "Base clones a recording, and the row has no ref_audio.")
     if row.ref_text is None and not row.x_vector_only:
         raise RowError(
             "ref_text_missing",
-            "ref_text is empty: give what ref_audio says, or set x_vector_only for the timbre alone.",
+            "ref_text is empty: give the transcript of ref_audio, or set x_vector_only for the timbre alone.",
         )
 
 
@@ -63,11 +63,11 @@ def _check_speaker(row: Row, model: ModelConfig) -> None:
         return
     known = ", ".join(sorted(model.speakers))
     if row.speaker is None:
-        raise RowError("bad_speaker", f"the row names no speaker: fill speaker or give --speaker, one of {known}.")
+        raise RowError("bad_speaker", f"the row has no speaker: fill speaker or give --speaker, one of {known}.")
     raise RowError("bad_speaker", f"speaker {quote(row.speaker)} is not one of {known}.")
 
 
-def _refuse(row: Row, column: str, because: str) -> None:
+def _reject(row: Row, column: str, because: str) -> None:
     if getattr(row, column) is not None:
         raise RowError(
             "wrong_task",

@@ -1,4 +1,4 @@
-"""A checked input in numbers: what each checkpoint has to do, what would fail, and what it will take."""
+"""The totals of a checked input: the work of each checkpoint, failures, and estimates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tts_batch.dataset.fetch import Fetcher
+from tts_batch.dataset.notes import ReadReport
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
 from tts_batch.plan.estimate import MeasuredSpeed, cache_bytes, speed_of, weights_bytes
 from tts_batch.plan.fingerprint import run_fingerprint
@@ -16,7 +17,7 @@ from tts_batch.records import Row
 
 @dataclass(slots=True, eq=False)
 class GroupTotals:
-    """What one checkpoint has to do."""
+    """The work of one checkpoint."""
 
     model: ModelGroup
     num_rows: int = 0
@@ -41,17 +42,17 @@ class GroupTotals:
 
     @property
     def budget_audio_s(self) -> float:
-        """If every row used its budget up."""
+        """The audio if every row used its whole budget."""
         return self.budget_frames / FRAMES_PER_S
 
     @property
     def speed(self) -> MeasuredSpeed | None:
-        """What its estimate of time stands on."""
+        """The measurement behind `gpu_s`."""
         return speed_of(self.model.checkpoint)
 
     @property
     def gpu_s(self) -> float | None:
-        """Seconds of one GPU, where the model's speed was measured."""
+        """Seconds of one GPU; None where the model's speed was not measured."""
         return self.speed.gpu_s(self.expected_audio_s) if self.speed else None
 
     @property
@@ -60,11 +61,11 @@ class GroupTotals:
 
     @property
     def cache_bytes_per_row(self) -> int:
-        """Of a row, or a piece, of the usual length, on the GPU that makes it."""
+        """The KV cache of a row, or a piece, of average length."""
         return cache_bytes(self.model.checkpoint, (self.prompt_positions + self.expected_frames) / self.num_pieces)
 
     def to_dict(self) -> dict[str, Any]:
-        """The totals as JSON takes them."""
+        """Return the totals as JSON values."""
         checkpoint, speed = self.model.checkpoint, self.speed
         return {
             "model": self.model.name,
@@ -91,6 +92,7 @@ class Plan:
     examples: tuple[Row, ...]  # the first rows with a failure
     groups: tuple[GroupTotals, ...]  # in the order in which they run
     notes: tuple[str, ...]
+    tables: tuple[ReadReport, ...] = ()  # how they were read
     settings: dict[str, Any] = field(default_factory=dict)  # fingerprint.run_settings
     fetcher: Fetcher | None = None  # knows what its URLs gave
 
@@ -112,7 +114,7 @@ class Plan:
 
     @property
     def expected_end_token_failures(self) -> float:
-        """Rows, or pieces, that will probably use up their budget at the first attempt."""
+        """Rows, or pieces, that will probably use their whole budget at the first attempt."""
         return sum(group.num_pieces for group in self.groups) * END_TOKEN_FAILURE_RATE
 
     @property
@@ -120,7 +122,7 @@ class Plan:
         return run_fingerprint(self.settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON takes it."""
+        """Return the plan as JSON values."""
         return {
             "rows": self.num_rows,
             "planned": self.num_planned,
@@ -131,6 +133,7 @@ class Plan:
             "expected_audio_hours": self.expected_audio_s / 3600,
             "budget_frames": self.budget_frames,
             "expected_end_token_failures": self.expected_end_token_failures,
+            "tables": [report.to_dict() for report in self.tables],
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
         }

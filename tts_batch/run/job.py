@@ -18,11 +18,10 @@ from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, 
 from tts_batch.plan.shards import Shard
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, DispatchedRow
-from tts_batch.run.finish import compact_if_last
+from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
-from tts_batch.run.reopen import find_lines, reopen
 from tts_batch.run.resume import Resumed, resume
 from tts_batch.run.row_tasks import open_engine_message, poison_outcome, row_task
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals

@@ -1,4 +1,4 @@
-"""Where a clip lies and how it is written: paths made from ids, safe on every file system, stable, and distinct."""
+"""Paths and encoding of clips: names made from ids, valid on every file system, stable, and distinct."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def clip_name(row_id: str) -> str:
     """Return the file name, without a suffix, of the row `row_id`.
 
     A short id of a-z, 0-9, "_", "-" and inner dots is its own name. Any other becomes a readable remainder and 16 hex
-    digits of its hash: upper case too, since "A" and "a" are one name on some disks. Only the id decides, never the
-    other rows, so that a name holds for ever.
+    digits of its hash: upper case too, since "A" and "a" are one name on some disks. The name depends only on the id,
+    so that it never changes with the other rows.
     """
     plain = len(row_id) <= MAX_PLAIN_LENGTH and _PLAIN.fullmatch(row_id) is not None
     if plain and not _TAGGED.fullmatch(row_id) and not _WINDOWS_DEVICE.fullmatch(row_id):
@@ -56,7 +56,7 @@ def quarantine_path(row_id: str, attempt: int, piece: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """How libsndfile calls a format, and what its files are called."""
+    """A format as libsndfile names it, and the suffix of its files."""
 
     suffix: str
     format: str
@@ -85,14 +85,14 @@ def check_format(name: Format) -> None:
 
 
 def encode_clip(audio: NDArray[np.float32], sample_rate_hz: int, name: Format) -> bytes:
-    """Encode float samples [samples]. Beyond ±1 they are clipped to it, but for "wavf32"; NaN is silence."""
+    """Encode float32 samples [samples]. They are clipped to ±1, except for "wavf32"; NaN becomes 0."""
     container = CONTAINERS[name]
     samples: NDArray[np.generic] = np.nan_to_num(audio)
     if container.subtype != "FLOAT":
         samples = np.clip(samples, -1.0, 1.0)
     if container.subtype == "PCM_16":
         samples = np.rint(samples * _INT16_MAX).astype("<i2")
-    if name == "wav":  # three times as fast as libsndfile, and it is the usual one
+    if name == "wav":  # the default, three times as fast as libsndfile
         return _wav_header(samples.nbytes, sample_rate_hz) + samples.tobytes()
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", sample_rate_hz, 1, container.subtype, format=container.format) as file:
@@ -122,7 +122,7 @@ def encode_codes(codes: NDArray[np.integer]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ClipFiles:
-    """A clip as it lies on the disk, and its codes if they are kept."""
+    """The bytes of a clip's file, and of its codes' file if they are saved."""
 
     audio: bytes
     audio_digest: str
@@ -131,7 +131,7 @@ class ClipFiles:
 
 
 def encode_files(result: SpeechResult, name: Format, save_codes: bool) -> ClipFiles:
-    """Encode the audio of a good result in a format, and its codes where they are wanted."""
+    """Encode the audio of a good result in a format, and its codes with `save_codes`."""
     assert result.audio is not None, "find_fault has seen it"
     audio = encode_clip(result.audio, result.sample_rate, name)
     if not save_codes or result.codes is None:
@@ -141,12 +141,12 @@ def encode_files(result: SpeechResult, name: Format, save_codes: bool) -> ClipFi
 
 
 def digest_of(clip: bytes) -> str:
-    """Return what tells a file that has changed from one that has not."""
+    """Return a checksum that shows whether a file has changed."""
     return f"{crc32(clip):08x}"
 
 
 def remove_clip(out: Path, row_id: str) -> None:
-    """Remove what an earlier run made for the row, if anything."""
+    """Remove the clip and codes that an earlier run made for the row, if any."""
     for suffix in (*SUFFIXES, ".npy"):
         (out / clip_path(row_id, suffix)).unlink(missing_ok=True)
 

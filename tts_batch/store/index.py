@@ -1,4 +1,4 @@
-"""What is done: an index over the journal that holds a million rows in some 60 MB and finds each at once."""
+"""An index over the journal: the last line of each row, with a million rows in some 60 MB."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Standing = Literal["ok", "failed", "todo"]
 MAX_OPEN = 64  # segments at a time
-LINE_BYTES = 4_096  # most lines have less
+LINE_BYTES = 4_096  # more than most lines have
 _SUFFIXES = ("", *SUFFIXES)
 _SUFFIX_NUMBER = {suffix: number for number, suffix in enumerate(_SUFFIXES)}
 _STATUS = {"pending": 0, "ok": 1, "failed": 2}
@@ -45,7 +45,7 @@ _TYPECODES = {1: "B", 4: "I", 8: "Q"}  # of array.array, by bytes
 
 
 class JournalIndex:
-    """Where the last line of every journalled row is: some 58 bytes a row, so that a million rows fit anywhere."""
+    """The place of every row's last line in the journal, in 58 bytes a row."""
 
     def __init__(self, out: Path) -> None:
         """Scan the journal of the run folder `out` as it is now."""
@@ -71,10 +71,10 @@ class JournalIndex:
         return float(self._entries["audio_ms"].sum()) / 1_000
 
     def standing(self, planned: PlannedRow, *, mixed: bool = False) -> Standing:
-        """Say what a run that resumes does with a row: keep it ("ok", "failed") or make it ("todo").
+        """Return what a run that resumes does with a row: keep it ("ok", "failed") or make it ("todo").
 
-        Kept: its last line speaks of the same row made in the same way (with `mixed`: of the same row), and when it
-        is ok, the clip is there with its size, and so are its codes if they were saved.
+        A row is kept when its last line is of the same row made in the same way (with `mixed`: of the same row), and,
+        if that is ok, when its clip, and its codes if they were saved, exist with their sizes.
         """
         entry = self._find_valid(planned, mixed)
         if entry is None or entry["status"] == _STATUS["pending"]:
@@ -84,7 +84,7 @@ class JournalIndex:
         return "ok" if self._has_files(planned.row.id, entry) else "todo"
 
     def _has_files(self, row_id: str, entry: np.void) -> bool:
-        """Whether the clip of an ok row is there with its size, and so are its codes if they were saved."""
+        """Whether the clip of an ok row, and its codes if they were saved, exist with their sizes."""
         files = [(_SUFFIXES[entry["suffix"]], int(entry["audio_bytes"]))]
         if entry["codes_bytes"]:
             files.append((".npy", int(entry["codes_bytes"])))
@@ -97,14 +97,14 @@ class JournalIndex:
             return False
 
     def forget_clip(self, row_id: str) -> None:
-        """Remove the clip that an outdated line stands for, before the row is made anew."""
+        """Remove the clip of an outdated line, before the row is made again."""
         if self._find(row_id) is not None:
             remove_clip(self.out, row_id)
 
     def outcome(self, planned: PlannedRow, *, mixed: bool = False, with_files: bool = False) -> Outcome | None:
-        """Read a row's last line; None when there is none, or when it speaks of another input.
+        """Read a row's last line; None when there is none, or when it is of another input.
 
-        `with_files`: None too for an ok row whose clip or codes are not there, and so are still to be made.
+        `with_files`: None too for an ok row whose clip or codes are missing, and so are still to be made.
         """
         entry = self._find_valid(planned, mixed)
         if entry is None:
@@ -120,7 +120,7 @@ class JournalIndex:
         return self._read(entry) if entry is not None and entry["status"] == _STATUS["pending"] else None
 
     def last_line(self, row_id: str) -> Outcome | None:
-        """Read a row's last line, whatever input it speaks of."""
+        """Read a row's last line, of whatever input."""
         entry = self._find(row_id)
         return None if entry is None else self._read(entry)
 
@@ -164,7 +164,7 @@ class JournalIndex:
 
 
 class _Lines:
-    """Lines of segments by their offsets. The segments read last stay open: on a network's disk that is dear."""
+    """Lines of segments by their offsets. The segments read last stay open, since opening is slow on network disks."""
 
     def __init__(self, segments: list[Path]) -> None:
         self._segments = segments
@@ -188,12 +188,12 @@ class _Lines:
 
 
 def input_digest(planned: PlannedRow) -> str:
-    """Return a hash of what the table says of a row, whatever the run's settings are."""
+    """Return a hash of the row in the table, independent of the run's settings."""
     row = planned.row
     ref_text = None if row.x_vector_only else row.ref_text
-    said = (row.task, row.text, row.language, row.speaker, row.instruct, planned.reference_key, ref_text)
-    asked = (row.x_vector_only, row.non_streaming, row.seed, row.max_frames)
-    return blake2b(json.dumps((*said, *asked)).encode(), digest_size=16).hexdigest()
+    content = (row.task, row.text, row.language, row.speaker, row.instruct, planned.reference_key, ref_text)
+    options = (row.x_vector_only, row.non_streaming, row.seed, row.max_frames)
+    return blake2b(json.dumps((*content, *options)).encode(), digest_size=16).hexdigest()
 
 
 def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
@@ -213,7 +213,7 @@ def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
             columns["codes_bytes"].append(head.codes_bytes)
             columns["audio_ms"].append(round(head.duration_s * 1_000))
     entries = np.empty(len(columns["id"]), _ENTRY)
-    while columns:  # each is let go of when it is copied
+    while columns:  # frees each column once it is copied
         name, values = columns.popitem()
         entries[name] = np.frombuffer(values, _ENTRY[name]) if len(values) else 0
     newest_first = entries[::-1]

@@ -1,4 +1,4 @@
-"""The journal: append-only JSONL segments, one writer each. It alone says what is done.
+"""The journal: append-only JSONL segments, one writer each: the only record of what is done.
 
 OUT/journal/WORKER/RUN-START.jsonl holds one line for every row that ended, written after the row's audio is on disk
 under its final name. RUN counts the runs over this folder and START the starts of that worker in the run. A worker
@@ -62,7 +62,7 @@ class Outcome:
     clipped_samples: int | None = None
     checks: dict[str, Any] = field(default_factory=dict)
     num_pieces: int = 1
-    failed_attempts: tuple[dict[str, Any], ...] = ()  # what helps to understand them
+    failed_attempts: tuple[dict[str, Any], ...] = ()  # measurements of each, for failures.parquet
 
     def reopened(self) -> Outcome:
         """Return the line that makes the row pending again; it keeps the seeds that were tried."""
@@ -81,7 +81,7 @@ class Outcome:
     def to_line(self) -> bytes:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         line = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
-        return line.encode("utf-8", "backslashreplace") + b"\n"  # half a character becomes its JSON escape
+        return line.encode("utf-8", "backslashreplace") + b"\n"  # half of a surrogate pair becomes its JSON escape
 
     @classmethod
     def from_line(cls, line: bytes) -> Outcome:
@@ -139,7 +139,7 @@ def _numbers(segment: Path) -> tuple[int, ...]:
 
 
 class SegmentWriter:
-    """Appends outcomes to one new segment. What `append` has returned from is on the disk."""
+    """Appends outcomes to one new segment. They are on the disk when `append` returns."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ class SegmentWriter:
                 data = data[self._file.write(data) :]
             os.fsync(self._file.fileno())
         except OSError:
-            self._file.truncate(whole)  # a full disk leaves no half line
+            self._file.truncate(whole)  # so that a full disk leaves no partial line
             raise
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class SegmentWriter:
 
 
 def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line) for the whole lines of a segment; a torn last line is left out."""
+    """Yield (offset in bytes, line) for the complete lines of a segment; a torn last line is left out."""
     offset = 0
     with segment.open("rb") as file:
         for line in file:
@@ -187,7 +187,7 @@ class Head(NamedTuple):
 
 
 def read_heads(segment: Path) -> Iterator[Head]:
-    """Yield the head of each whole line; damaged lines are left out."""
+    """Yield the head of each line; damaged lines are left out."""
     for offset, line in read_lines(segment):
         try:
             head = _head(offset, _parse(line))
@@ -216,7 +216,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     try:
         values = from_json(line, cache_strings="keys")  # nearly twice as fast as json
     except ValueError:
-        values = json.loads(line)  # which reads half a character too
+        values = json.loads(line)  # which reads half of a surrogate pair too
     if not isinstance(values, dict):
         raise ValueError("The line is not a JSON object.")
     return values
@@ -232,7 +232,7 @@ def read_outcomes(segment: Path) -> Iterator[Outcome]:
 
 
 def mend(journal: Path, workers: str = "") -> int:
-    """Cut torn last lines off segments; return how many there were. Only for the holder of these workers' lock."""
+    """Truncate torn last lines of segments; return how many there were. Only for the holder of these workers' lock."""
     torn = 0
     for segment in list_segments(journal, workers):
         whole = _whole_length(segment)

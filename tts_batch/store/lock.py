@@ -61,7 +61,9 @@ class RunLock:
             _live_tokens.discard(self._token)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise UsageError(f"{self.path.parent} is no folder to write to: {error.strerror}.") from None
+            raise UsageError(
+                f"{self.path.parent} cannot be written to: {error.strerror}. Choose another folder."
+            ) from None
         except BaseException:
             _live_tokens.discard(self._token)
             raise
@@ -80,7 +82,7 @@ class RunLock:
     def check(self) -> None:
         """Raise CannotContinueError when another run has taken over, say after this one was suspended for a minute."""
         if self._lost:
-            raise CannotContinueError(f"Another run has taken over {self.path.parent}; this one stops.")
+            raise CannotContinueError(f"Another run has taken over {self.path.parent}; this run stops.")
 
     def _take(self, path: Path) -> None:
         """Make the file `path`, or replace a stale one. Raises FolderInUseError when another process has it."""
@@ -99,7 +101,7 @@ class RunLock:
             successor = path.with_name(f"{path.name}.{owner.get('token', 'torn')}")
             self._take(successor)
             if read_owner(path) == owner and _is_stale(path, owner):
-                with suppress(FileNotFoundError):  # we were suspended, and counted as dead ourselves
+                with suppress(FileNotFoundError):  # we were suspended for so long that we were replaced
                     successor.rename(path)
             else:
                 successor.unlink(missing_ok=True)
@@ -119,7 +121,7 @@ class RunLock:
         return True
 
     def _check_others(self) -> None:
-        """Give the lock back and raise FolderInUseError when a run of another plan works in the folder."""
+        """Release the lock and raise FolderInUseError when a run of another plan works in the folder."""
         for other in sorted(self.path.parent.glob("*run.lock")):
             if other == self.path or (self._shard and other.name.endswith(f"-of-{self._shard.count}-run.lock")):
                 continue
@@ -132,7 +134,7 @@ class RunLock:
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
-            with suppress(OSError):  # of a file system that is away for a moment
+            with suppress(OSError):  # of a file system that is unavailable for a moment
                 if not self._is_ours():
                     self._lost = True
                     return

@@ -24,7 +24,7 @@ ROW_GROUP_ROWS = 50_000
 Types = dict[str, pa.DataType]
 """The input's other columns, in the order in which they first come up, with the types of their values."""
 
-_BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
+BATCH_ROWS = 2_000  # Python objects at a time; the rest of a row group waits as Arrow data
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Totals:
     pending: int = 0
     audio_s: float = 0.0  # of the ok rows
     reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
-    is_estimate: bool = False  # and no manifest says so yet
+    is_estimate: bool = False  # from the journal and the plan; there is no manifest yet
 
     def count(self, row: Mapping[str, Any]) -> None:
         """Add a manifest row."""
@@ -55,7 +55,7 @@ class Totals:
 def write_manifests(
     out: Path, planned: Callable[[], Iterable[PlannedRow]], find: Callable[[PlannedRow], Outcome | None]
 ) -> Totals:
-    """Write manifest.parquet and failures.parquet, each whole or not at all; return the totals.
+    """Write manifest.parquet and failures.parquet, each atomically; return the totals.
 
     `planned` reads the rows of the plan from the start, `find` a row's journalled outcome. Types of the input's other
     columns come from their values: when a late value needs a wider type than earlier ones, writing starts over.
@@ -69,7 +69,7 @@ def write_manifests(
 
 
 def count_rows(planned: Iterable[PlannedRow], find: Callable[[PlannedRow], Outcome | None]) -> Totals:
-    """Return the totals alone."""
+    """Return the totals without writing."""
     totals = Totals()
     for row in planned:
         totals.count(manifest_row(row, find(row)))
@@ -81,15 +81,15 @@ def _write(
 ) -> tuple[Totals, Types]:
     """Write both files with other columns of these types; return the totals, and the types that the rows need.
 
-    When those differ, the rows after have not been read, and nothing was written.
+    When those differ, nothing was written, and the totals are incomplete.
     """
     totals = Totals()
     columns = _stored_columns(types)
     tables = _Table(out / MANIFEST, SCHEMA, columns), _Table(out / FAILURES, FAILURES_SCHEMA, columns)
     with tables[0] as manifest, tables[1] as failures:
         rows = iter(planned)
-        while batch := [(manifest_row(row, find(row)), row.row.extras) for row in islice(rows, _BATCH_ROWS)]:
-            values = [row for row, _ in batch]  # which hold no recordings, as the rows of the plan may
+        while batch := [(manifest_row(row, find(row)), row.row.extras) for row in islice(rows, BATCH_ROWS)]:
+            values = [row for row, _ in batch]  # without the recordings that planned rows may hold
             others, needed = _other_columns([extras for _, extras in batch], types)
             if needed != types:
                 return totals, needed
@@ -144,7 +144,7 @@ _FROM_OUTCOME = [field.name for field in SCHEMA if field.name in Outcome.__datac
 
 
 def _writable(text: str) -> str:
-    """A bad row may hold half a character, which no UTF-8 file can: it is written as its escape."""
+    """Escape halves of surrogate pairs, which a bad row may hold and UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -207,14 +207,14 @@ def _other_columns(carried: list[Mapping[str, Any]], types: Types) -> tuple[list
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """Return values as Arrow has them; as text those that it has not, or that its readers may fail to give back."""
+    """Return an Arrow array of values; of their text, where Arrow has no type for them or readers of it may fail."""
     try:
         array = pa.array(values)
         if _is_readable(array.type):
             if _has_times(array.type):
-                array.to_pylist()  # raises for what Python has no date for, as a year beyond 9999
+                array.to_pylist()  # raises for dates that Python lacks, such as those after 9999
             return array
-    except Exception:  # almost any, by the types of the values
+    except Exception:  # which one depends on the types of the values
         pass
     return _text(values)
 
@@ -235,7 +235,7 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Return the array in a wider type, None if that cannot hold each value exactly, or is text."""
+    """Return the array in a wider type; None if that cannot hold each value exactly, or is text."""
     if array.type == kind:
         return array
     if pa.types.is_string(kind) and not pa.types.is_null(array.type):

@@ -24,32 +24,37 @@ _PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarr
 
 
 def read_run(out: Path) -> dict[str, Any]:
-    """Return run.json, empty when there is none yet. Raises UsageError when something has damaged it."""
+    """Return run.json, empty when there is none yet. Raises UsageError when it is damaged."""
     try:
         return dict(json.loads((out / "run.json").read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except ValueError:
-        raise UsageError(
-            f"{out / 'run.json'} is damaged: remove it, and the `synth` command goes on with what is done."
-        ) from None
+        raise UsageError(f"{out / 'run.json'} is damaged: remove it, and the same `synth` command continues.") from None
+
+
+def read_existing_run(out: Path) -> dict[str, Any]:
+    """Return run.json of a run folder. Raises UsageError when it has none, or it is damaged."""
+    if run := read_run(out):
+        return run
+    raise UsageError(f"{out} is not a run folder: it has no run.json.")
 
 
 def read_ended_run(out: Path) -> dict[str, Any]:
-    """Return run.json of a run folder with a manifest. Raises UsageError when it is none, or a run works in it."""
-    run = read_run(out)
-    if not run:
-        raise UsageError(f"{out} is no run folder: it has no run.json.")
+    """Return run.json of a run folder with a manifest. Raises UsageError without one, and while a run works in it."""
+    run = read_existing_run(out)
     if locks := live_locks(out):
         raise UsageError(f"A run works in {out}, under {locks[0].name}. Wait for its end.")
     if not (out / MANIFEST).exists():
-        raise UsageError(f"{out} has no {MANIFEST}: `tts-batch finish {out}` writes it for a run that was broken off.")
+        raise UsageError(
+            f"{out} has no {MANIFEST}: `tts-batch finish {out}` writes the manifest of an interrupted run."
+        )
     return run
 
 
 def write_run(out: Path, facts: dict[str, Any]) -> None:
-    """Write run.json, whole or not at all."""
-    temporary = out / f".run.json.{os.getpid()}.tmp"  # shards write it side by side
+    """Write run.json atomically."""
+    temporary = out / f".run.json.{os.getpid()}.tmp"  # several shards may write it at once
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(facts, file, ensure_ascii=False, indent=2)
         file.flush()
@@ -59,7 +64,7 @@ def write_run(out: Path, facts: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what makes the sound, without importing any of it."""
+    """Return the versions of Python and of the packages that affect the audio, without importing them."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -70,11 +75,12 @@ def versions() -> dict[str, str]:
 
 
 def now() -> str:
+    """Return the time as ISO 8601, in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> dict[str, Any]:
-    """Return what run.json says of settings, models, versions and, at the end, of what came of it."""
+    """Return the contents of run.json: settings, models, versions and, at the end, the summary."""
     return {
         "fingerprint": plan.fingerprint,
         "settings": plan.settings,

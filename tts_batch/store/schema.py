@@ -63,8 +63,8 @@ _ATTEMPT = pa.struct(
         ("first_codes", pa.list_(pa.int32())),  # of the first codebook
         ("last_codes", pa.list_(pa.int32())),
         ("distinct_codes", pa.int32()),
-        ("repeated_frames", pa.int32()),  # the longest run of frames that repeat what was said …
-        ("repeat_lag", pa.int32()),  # … so many frames before
+        ("repeated_frames", pa.int32()),  # the longest run of frames that repeat earlier ones …
+        ("repeat_lag", pa.int32()),  # … by this many frames
         ("head_silence_s", pa.float32()),
         ("inner_silence_s", pa.float32()),
         ("tail_silence_s", pa.float32()),
@@ -73,4 +73,4 @@ _ATTEMPT = pa.struct(
     ]
 )
 FAILURES_SCHEMA = pa.schema([*SCHEMA, ("failed_attempts", pa.list_(_ATTEMPT))])
-"""What failures.parquet says of its rows: each attempt's record beside the manifest's columns."""
+"""The columns of failures.parquet: the manifest's, and the record of each failed attempt."""

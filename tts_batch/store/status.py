@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tts_batch.errors import ExitStatus, UsageError
+from tts_batch.errors import ExitStatus
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.lock import live_locks
-from tts_batch.store.run_json import read_run
+from tts_batch.store.run_json import read_existing_run
 
 if TYPE_CHECKING:
     from tts_batch.store.manifest import Totals
@@ -37,7 +37,7 @@ class JobSummary:
 
 
 def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **figures: Any) -> JobSummary:
-    """Sum up a run over `rows` rows; `failed`: it could not go on. `figures`: made, audio_s_per_s, wall_s."""
+    """Sum up a run over `rows` rows; `failed`: it could not continue. `figures`: made, audio_s_per_s, wall_s."""
     if failed:
         status = ExitStatus.CANNOT_CONTINUE
     elif totals.pending or totals.is_estimate:
@@ -50,11 +50,9 @@ def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **f
 
 def read_status(out: Path) -> dict[str, Any]:
     """Return how far the run in `out` is: from its journal, at any moment, also while it runs."""
-    live = live_locks(out)  # before run.json: what ends meanwhile has written it
-    run = read_run(out)
-    if not run:
-        raise UsageError(f"{out} is no run folder: it has no run.json.")
-    live = live or (live_locks(out) if run["state"] == "running" else [])  # what has begun meanwhile
+    live = live_locks(out)  # before run.json: a run that ends in between has written it
+    run = read_existing_run(out)
+    live = live or (live_locks(out) if run["state"] == "running" else [])  # a run that began in between
     state = "running" if live else "broken off" if run["state"] == "running" else run["state"]
     counts = run["summary"] if run["summary"] and not live else _count_journal(out, run)
     return {
@@ -67,7 +65,7 @@ def read_status(out: Path) -> dict[str, Any]:
 
 
 def _count_journal(out: Path, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Count what the journal says; a row of it that the table has no longer, or has changed, counts until the end."""
+    """Count the journal's rows; rows that the table no longer has, or has changed, are counted until the run ends."""
     index = JournalIndex(out)
     rows = int(run["counts"]["rows"])
     failed = index.failed + int(run["counts"]["failed_in_plan"])

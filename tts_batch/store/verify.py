@@ -1,4 +1,4 @@
-"""Holding a run folder against its manifest: every clip decoded, every file accounted for, and nothing written."""
+"""Checking a run folder against its manifest: every clip is decoded, every file is accounted for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tts_batch.store.schema import MANIFEST
 
 _COLUMNS = ["id", "status", "audio", "codes", "duration_s", "sample_rate", "num_frames"]
 _BATCH_ROWS = 512
-_THREADS = 8  # decoding and waiting for a disk both leave Python free
+_THREADS = 8  # decoding and waiting for a disk both release the GIL
 _LOSSY_SLACK_S = 0.2  # lossy encoders pad
 _LOSSLESS = {container.suffix for container in CONTAINERS.values() if container.lossless}
 _CLIP_FOLDER = re.compile(r"[0-9a-f]{2}")
@@ -34,7 +34,7 @@ _DAMAGED: tuple[Kind, ...] = ("unreadable", "changed", "wrong length")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as the manifest says."""
+    """A difference between the run folder and its manifest."""
 
     kind: Kind
     path: str  # relative to the run folder
@@ -43,9 +43,9 @@ class Problem:
 
 
 def verify_run(out: Path) -> Iterator[Problem]:
-    """Yield what is wrong with the run folder `out`, row by row, then the files that belong to no row.
+    """Yield the problems of the run folder `out`, row by row, then the files that belong to no row. Writes nothing.
 
-    Raises UsageError when `out` is no run folder with a manifest, or a run works in it.
+    Raises UsageError when `out` is not a run folder with a manifest, or a run works in it.
     """
     read_ended_run(out)
     index = JournalIndex(out)
@@ -60,17 +60,17 @@ def verify_run(out: Path) -> Iterator[Problem]:
 
 
 def remove_damaged(out: Path, problem: Problem) -> None:
-    """Remove the file of a problem that is not what was written, so that the run makes it anew. Others are left."""
+    """Remove the file of a problem if it is not what was written, so that the run makes it again."""
     if problem.kind not in _DAMAGED or problem.row_id is None:
         return
-    if problem.path == clip_path(problem.row_id, Path(problem.path).suffix):  # whatever the manifest says
+    if problem.path == clip_path(problem.row_id, Path(problem.path).suffix):  # the manifest may name any path
         (out / problem.path).unlink(missing_ok=True)
 
 
 def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterator[Problem]:
     row_id, path = row["id"], row["audio"]
     if row["status"] == "pending":
-        yield Problem("pending", "", row_id, "it is not made yet")
+        yield Problem("pending", "", row_id, "it has not been made yet")
         return
     try:
         clip = (out / path).read_bytes()

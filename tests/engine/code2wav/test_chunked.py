@@ -12,11 +12,14 @@ from tests.engine.asking import ask, voice
 from tests.engine.scripted import ScriptedRunner, collect, prepared_row, run_scripted, scripted_engine
 from tts_batch.bench.player import Chunk, underruns_s
 from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
-from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.runner import DecodedRow, PreparedRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
+
+Network = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Chunks:
@@ -56,7 +59,7 @@ class Typist(ScriptedRunner):
 
 
 @pytest.fixture(scope="module")
-def decoder(tiny_model: Callable[[str], Qwen3TTS]) -> Decode:
+def decoder(tiny_model: Callable[[str], Qwen3TTS]) -> Network:
     network = tiny_model("custom_voice").speech_tokenizer.decoder
 
     @torch.inference_mode()
@@ -70,11 +73,11 @@ def random_codes(frames: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 2_048, (frames, 16), generator=torch.Generator().manual_seed(seed))
 
 
-def speak(decode: Decode, codes: torch.Tensor, reference: torch.Tensor | None, step: int) -> tuple[Chunks, np.ndarray]:
+def speak(decode: Network, codes: torch.Tensor, reference: torch.Tensor | None, step: int) -> tuple[Chunks, np.ndarray]:
     """Let the codes of one row come `step` frames at a time."""
     row, chunks = prepared_row(ask("a"), reference), Chunks()
     typist = Typist(row, codes)
-    code2wav = ChunkedCode2Wav(DecodePool(decode, "cpu", PoolLimits(1_000)), typist, chunks)
+    code2wav = ChunkedCode2Wav(DecodePool(ExactDecoder(decode), "cpu", PoolLimits(1_000)), typist, chunks)
     while typist.num_frames + step < len(codes):
         typist.num_frames += step
         assert code2wav.poll(drain=False) == []
@@ -91,7 +94,7 @@ def speak(decode: Decode, codes: torch.Tensor, reference: torch.Tensor | None, s
 
 
 @pytest.mark.parametrize("ref_frames", [0, 1, 71, 72, 73, 100])
-def test_each_chunk_is_decoded_behind_72_frames_and_trimmed_exactly(decoder: Decode, ref_frames: int) -> None:
+def test_each_chunk_is_decoded_behind_72_frames_and_trimmed_exactly(decoder: Network, ref_frames: int) -> None:
     reference, codes = random_codes(ref_frames, 1), random_codes(60, 2)
     chunks, audio = speak(decoder, codes, reference if ref_frames else None, step=1)
     assert chunks.frames("a") == [1, 1, 2, 4, 8, 16, 25, 3]
@@ -119,7 +122,7 @@ def test_each_chunk_is_decoded_behind_72_frames_and_trimmed_exactly(decoder: Dec
         (85, 85, [1, 1, 2, 4, 8, 16, 25, 25, 3]),
     ],
 )
-def test_chunks_cover_every_length(decoder: Decode, frames: int, step: int, expected: list[int]) -> None:
+def test_chunks_cover_every_length(decoder: Network, frames: int, step: int, expected: list[int]) -> None:
     chunks, audio = speak(decoder, random_codes(frames), None, step)
     assert chunks.frames("a") == expected
     assert chunks.ended == {"a"}
@@ -139,12 +142,12 @@ def test_a_player_hears_no_gap_where_frames_are_made_twice_as_fast_as_they_play(
     assert bool(underruns_s(heard)) == runs_dry
 
 
-def test_a_last_chunk_may_be_empty_when_the_end_is_known_late(decoder: Decode) -> None:
+def test_a_last_chunk_may_be_empty_when_the_end_is_known_late(decoder: Network) -> None:
     row, codes, chunks = prepared_row(ask("a")), random_codes(32), Chunks()
     typist = Typist(row, random_codes(33))
     typist.codes[:32] = codes
     typist.num_frames = 32
-    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), typist, chunks)
+    code2wav = ChunkedCode2Wav(DecodePool(ExactDecoder(decoder), "cpu", PoolLimits(1_000)), typist, chunks)
     for _ in range(7):
         code2wav.poll(drain=False)
     assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16], set())
@@ -154,7 +157,7 @@ def test_a_last_chunk_may_be_empty_when_the_end_is_known_late(decoder: Decode) -
     assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16, 0], {"a"})
 
 
-def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Decode) -> None:
+def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Network) -> None:
     def small(codes: torch.Tensor) -> torch.Tensor:
         if codes.shape[2] > 30:
             raise torch.OutOfMemoryError("scripted")
@@ -168,8 +171,8 @@ def test_out_of_memory_ends_the_row_without_a_last_chunk(decoder: Decode) -> Non
 class Short(DecodePool):
     """A device whose memory runs out a few times when a chunk is put together."""
 
-    def __init__(self, decode: Decode, failures: int) -> None:
-        super().__init__(decode, "cpu", PoolLimits(1_000))
+    def __init__(self, decode: Network, failures: int) -> None:
+        super().__init__(ExactDecoder(decode), "cpu", PoolLimits(1_000))
         self.failures = failures
 
     def add(self, *piece: object) -> None:
@@ -194,7 +197,7 @@ class ShortTypist(Typist):
 @pytest.mark.parametrize("where", ["copy", "chunk"])
 @pytest.mark.parametrize("failures", [1, 2])
 def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
-    decoder: Decode, where: str, failures: int
+    decoder: Network, where: str, failures: int
 ) -> None:
     row, codes, chunks = prepared_row(ask("a")), random_codes(30), Chunks()
     typist = ShortTypist(row, codes)
@@ -222,7 +225,7 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
 # Through the compute loop
 
 
-def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Decode) -> None:
+def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Network) -> None:
     class Runner(ScriptedRunner):
         def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
             if row.request.request_id == "b":
@@ -230,7 +233,7 @@ def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Decode) -> None
             return super().codes_so_far(row, num_frames)
 
     runner = Runner(3)
-    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
+    code2wav = ChunkedCode2Wav(DecodePool(ExactDecoder(decoder), "cpu", PoolLimits(1_000)), runner)
     requests = [ask(name, max_frames=30) for name in "abc"]
     results = run_scripted(requests, runner, code2wav=code2wav)
     ended = {r.request_id: (r.finish_reason, r.reason) for r in results}
@@ -256,19 +259,19 @@ def test_many_rows_are_spoken_side_by_side(open_tiny: Callable[..., NativeEngine
         np.testing.assert_allclose(result.audio, whole[name].audio, atol=5e-5)
 
 
-def test_a_row_that_does_not_fit_alone_is_forgotten(decoder: Decode) -> None:
+def test_a_row_that_does_not_fit_alone_is_forgotten(decoder: Network) -> None:
     def fail_late(runner: ScriptedRunner) -> None:
         if runner.num_steps > 5:
             raise torch.OutOfMemoryError("scripted")
 
     runner = ScriptedRunner(1, on_step=fail_late)
-    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner)
+    code2wav = ChunkedCode2Wav(DecodePool(ExactDecoder(decoder), "cpu", PoolLimits(1_000)), runner)
     (result,) = run_scripted([ask("a", max_frames=30)], runner, code2wav=code2wav)
     assert result.reason == "out_of_memory"
     assert code2wav.progress() == []
 
 
-def test_aborted_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
+def test_aborted_and_evicted_rows_are_forgotten(decoder: Network) -> None:
     chunks, failed = Chunks(), []
 
     def fail_once(runner: ScriptedRunner) -> None:
@@ -279,7 +282,7 @@ def test_aborted_and_evicted_rows_are_forgotten(decoder: Decode) -> None:
             engine.abort_request("c")
 
     runner = ScriptedRunner(3, on_step=fail_once)
-    code2wav = ChunkedCode2Wav(DecodePool(decoder, "cpu", PoolLimits(1_000)), runner, chunks)
+    code2wav = ChunkedCode2Wav(DecodePool(ExactDecoder(decoder), "cpu", PoolLimits(1_000)), runner, chunks)
     with scripted_engine(runner, code2wav=code2wav) as engine:
         engine.add_request(ask("a", max_frames=29))
         engine.add_request(ask("b", max_frames=2))

@@ -111,13 +111,12 @@ def test_nothing_looks_behind_the_end_of_a_row(
 @torch.inference_mode()
 @pytest.mark.parametrize(("ref_frames", "frames"), [(0, 5), (11, 5), (12, 5), (13, 5), (73, 3), (310, 20), (30, 320)])
 def test_code2wav_needs_no_more_than_the_context(decoder: CodecDecoder, ref_frames: int, frames: int) -> None:
-    fast = FastCodecDecoder(decoder, torch.float32)
     generator = torch.Generator().manual_seed(ref_frames)
     reference = torch.randint(0, CONFIG.codebook_size, (ref_frames, 16), generator=generator)
     codes = torch.randint(0, CONFIG.codebook_size, (frames, 16), generator=generator)
     audio = []
     for context in (None, CONV_CONTEXT):
-        code2wav = Code2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), conv_context=context))
+        code2wav = Code2Wav(DecodePool(FastCodecDecoder(decoder, torch.float32, context), "cpu", PoolLimits(1_000)))
         code2wav.submit(DecodedRow(prepared_row(ask("a"), reference if ref_frames else None), codes, "stop", True, {}))
         audio += [voiced.audio for voiced in code2wav.poll(drain=True)]
     np.testing.assert_allclose(audio[0], audio[1], rtol=0, atol=1e-5)

@@ -17,7 +17,7 @@ from tests.engine.scripted import ScriptedRunner, prepared_row
 from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.code2wav.graphs import FRAMES, LAUNCH_FRAMES, MAX_FRAMES, PIECES, Code2WavGraphs
+from tts_batch.engine.code2wav.graphs import FRAMES, MAX_FRAMES, PIECES, REPLAY_COST_FRAMES, Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.runner import DecodedRow
@@ -68,7 +68,8 @@ def test_static_tensors_change_no_audio_whatever_was_in_them(fast: FastCodecDeco
 
 @torch.inference_mode()
 @pytest.mark.parametrize("context", [None, CONV_CONTEXT])
-def test_chunks_of_any_rows_are_what_they_are_without(fast: FastCodecDecoder, context: int | None) -> None:
+def test_chunks_of_any_rows_are_what_they_are_without(context: int | None) -> None:
+    fast = FastCodecDecoder(random_decoder(CONFIG), torch.float32, context)
     rows = [
         DecodedRow(
             prepared_row(ask(f"{i}"), random_codes(ref_frames, 16, seed=9) if ref_frames else None),
@@ -78,7 +79,7 @@ def test_chunks_of_any_rows_are_what_they_are_without(fast: FastCodecDecoder, co
     ]  # fmt: skip
     audio: list[dict[str, np.ndarray]] = []
     for graphs in (None, graphs_of(fast, longest=25 + (72 if context is None else context))):
-        code2wav = ChunkedCode2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), context, graphs=graphs), ScriptedRunner())
+        code2wav = ChunkedCode2Wav(DecodePool(fast, "cpu", PoolLimits(1_000), graphs=graphs), ScriptedRunner())
         for row in rows:
             code2wav.submit(row)
         clips = {}
@@ -108,12 +109,11 @@ def test_batches_are_of_like_lengths(fast: FastCodecDecoder) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize(("context", "decoded"), [(CONV_CONTEXT, 107 + 9), (None, 9 * (72 + 25))])
-def test_chunks_are_not_padded_where_context_is_skipped(
-    fast: FastCodecDecoder, context: int | None, decoded: int
-) -> None:
+def test_chunks_are_not_padded_where_context_is_skipped(context: int | None, decoded: int) -> None:
     """Nine chunks: of 1, 1, 2, 4, 8, 16 and three times 25 frames, each behind a frame, or behind all 72."""
     meter = Meter()
-    pool = DecodePool(fast, "cpu", PoolLimits(1_000), context, graphs=graphs_of(fast), meter=meter)
+    fast = FastCodecDecoder(random_decoder(CONFIG), torch.float32, context)
+    pool = DecodePool(fast, "cpu", PoolLimits(1_000), graphs=graphs_of(fast), meter=meter)
     code2wav = ChunkedCode2Wav(pool, ScriptedRunner())
     code2wav.submit(
         DecodedRow(prepared_row(ask("a"), random_codes(80, 16, seed=1)), random_codes(107, 16), "stop", True, {})
@@ -130,7 +130,7 @@ def test_a_batch_costs_no_more_for_each_frame_than_any_other_would(wanted: list[
     bucket = next(frame for frame in FRAMES if frame >= frames[0])
 
     def cost(n: int) -> float:
-        return (LAUNCH_FRAMES + n * bucket) / sum(frames[:n])
+        return (REPLAY_COST_FRAMES + n * bucket) / sum(frames[:n])
 
     assert size in PIECES
     assert size <= len(frames)
@@ -197,7 +197,7 @@ def test_what_is_longer_than_every_graph_is_counted_and_decoded_otherwise(
     scripted = Scripted(max_frames=100) if captures else CudaGraphs(False, "Code2Wav")
     graphs = Code2WavGraphs(fast, scripted, "cpu", longest=26, max_frames=100)
     graphs.capture()
-    pool = DecodePool(fast, "cpu", PoolLimits(1_000), CONV_CONTEXT, graphs=graphs)
+    pool = DecodePool(fast, "cpu", PoolLimits(1_000), graphs=graphs)
     heard: dict[int, np.ndarray] = {}
     rows = {0: random_codes(length, 16, seed=1), 1: random_codes(20, 16, seed=2), 2: random_codes(20, 16, seed=3)}
     for i, codes in rows.items():

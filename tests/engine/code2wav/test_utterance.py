@@ -11,13 +11,16 @@ import torch
 
 from tests.engine.asking import ask
 from tests.engine.scripted import prepared_row
-from tts_batch.engine.code2wav.decode_pool import Decode, DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
+from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.code2wav.utterance import Code2Wav, Vocoder
 from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.speech_tokenizer import SpeechTokenizer
 
 LONG_S = 1_000.0
+
+Network = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def speech_tokenizer(tiny_model: Callable[[str], Qwen3TTS]) -> SpeechTokenizer:
 
 
 @pytest.fixture(scope="module")
-def decoder(speech_tokenizer: SpeechTokenizer) -> Decode:
+def decoder(speech_tokenizer: SpeechTokenizer) -> Network:
     @torch.inference_mode()
     def decode(codes: torch.Tensor) -> torch.Tensor:
         return speech_tokenizer.decoder(codes)
@@ -42,8 +45,8 @@ def row(name: str, codes: torch.Tensor, reference: torch.Tensor | None = None) -
     return DecodedRow(prepared_row(ask(name), reference), codes, "stop", True, {})
 
 
-def whole(decode: Decode, max_frames: int, max_wait_s: float = 0.25) -> Code2Wav:
-    return Code2Wav(DecodePool(decode, "cpu", PoolLimits(max_frames, max_wait_s=max_wait_s)))
+def whole(decode: Network, max_frames: int, max_wait_s: float = 0.25) -> Code2Wav:
+    return Code2Wav(DecodePool(ExactDecoder(decode), "cpu", PoolLimits(max_frames, max_wait_s=max_wait_s)))
 
 
 def vocode(code2wav: Vocoder, rows: Sequence[DecodedRow]) -> dict[str, np.ndarray | None]:
@@ -64,7 +67,7 @@ def vocode(code2wav: Vocoder, rows: Sequence[DecodedRow]) -> dict[str, np.ndarra
     [(0, 0), (0, 1), (1, 1), (71, 3), (72, 3), (73, 3), (299, 2), (300, 2), (301, 2), (330, 1), (0, 301), (10, 300)],
 )
 def test_trims_exactly_and_cuts_at_the_official_seams(
-    speech_tokenizer: SpeechTokenizer, decoder: Decode, ref_frames: int, frames: int
+    speech_tokenizer: SpeechTokenizer, decoder: Network, ref_frames: int, frames: int
 ) -> None:
     reference, codes = random_codes(ref_frames, 1), random_codes(frames, 2)
     audio = vocode(whole(decoder, 325), [row("a", codes, reference if ref_frames else None)])["a"]
@@ -74,7 +77,7 @@ def test_trims_exactly_and_cuts_at_the_official_seams(
     np.testing.assert_allclose(audio, official[ref_frames * 1_920 :], atol=2e-5)
 
 
-def test_rows_of_any_lengths_together_equal_each_alone(decoder: Decode) -> None:
+def test_rows_of_any_lengths_together_equal_each_alone(decoder: Network) -> None:
     rows = [row(f"{n}", random_codes(n, n), random_codes(r, 9) if r else None) for n, r in [(5, 0), (1, 20), (302, 3)]]
     together = vocode(whole(decoder, 2_000), rows)
     for decoded in rows:
@@ -82,7 +85,7 @@ def test_rows_of_any_lengths_together_equal_each_alone(decoder: Decode) -> None:
         np.testing.assert_allclose(together[name], alone, atol=2e-5)
 
 
-def test_arrays_are_owned_by_the_receiver(decoder: Decode) -> None:
+def test_arrays_are_owned_by_the_receiver(decoder: Network) -> None:
     shared = random_codes(3)
     code2wav = whole(decoder, 100)
     for name in ("first", "second"):
@@ -97,7 +100,7 @@ def test_arrays_are_owned_by_the_receiver(decoder: Decode) -> None:
     assert np.array_equal(voiced[1].codes, random_codes(3))
 
 
-def small_memory(decode: Decode, max_frames: int) -> Decode:
+def small_memory(decode: Network, max_frames: int) -> Network:
     """A decoder whose device holds only so many frames at once."""
 
     def decode_or_fail(codes: torch.Tensor) -> torch.Tensor:
@@ -108,7 +111,7 @@ def small_memory(decode: Decode, max_frames: int) -> Decode:
     return decode_or_fail
 
 
-def test_out_of_memory_halves_and_fails_only_what_never_fits(decoder: Decode) -> None:
+def test_out_of_memory_halves_and_fails_only_what_never_fits(decoder: Network) -> None:
     rows = [row(str(i), random_codes(n, n + i)) for i, n in enumerate((40, 6, 6, 6, 6))]
     expected = vocode(whole(decoder, 1), rows)
     audio = vocode(whole(small_memory(decoder, 13), 10_000), rows)
@@ -117,7 +120,7 @@ def test_out_of_memory_halves_and_fails_only_what_never_fits(decoder: Decode) ->
         np.testing.assert_allclose(got, expected[name], atol=2e-5)
 
 
-def test_a_row_of_several_pieces_fails_once_when_one_never_fits(decoder: Decode) -> None:
+def test_a_row_of_several_pieces_fails_once_when_one_never_fits(decoder: Network) -> None:
     audio = vocode(whole(small_memory(decoder, 310), 10_000), [row("a", random_codes(610))])
     assert audio == {"a": None}
 
@@ -147,7 +150,7 @@ def test_a_batch_is_as_long_as_padding_is_cheaper_than_another(
     assert batches == expected
 
 
-def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(decoder: Decode) -> None:
+def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(decoder: Network) -> None:
     batches = []
 
     def record(codes: torch.Tensor) -> torch.Tensor:
@@ -167,7 +170,7 @@ def test_pieces_wait_for_others_until_the_batch_is_full_or_their_time_is_up(deco
     assert len(impatient.poll(drain=False)) == 1
 
 
-def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Decode) -> None:
+def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Network) -> None:
     code2wav = whole(decoder, 1_000, LONG_S)
     for name in "abc":
         code2wav.submit(row(name, random_codes(2)))
@@ -182,7 +185,7 @@ def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Decode) -> None:
     assert code2wav.poll(drain=True) == []
 
 
-def test_what_did_not_fit_is_let_go_of_before_less_is_tried(decoder: Decode) -> None:
+def test_what_did_not_fit_is_let_go_of_before_less_is_tried(decoder: Network) -> None:
     failed: list[weakref.ref[torch.Tensor]] = []
 
     def decode(codes: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ from tts_batch.engine.runner import DecodedRow, PreparedRow, Runner
 
 FIRST_CHUNK_FRAMES = 1
 CHUNK_FRAMES = 25
-CONTEXT_FRAMES = 72
+CHUNK_CONTEXT_FRAMES = 72
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +129,13 @@ class ChunkedCode2Wav:
         request_id = prepared.request.request_id
         if request_id not in self._rows:
             nothing = torch.zeros(0, NUM_CODEBOOKS, dtype=torch.int16)
-            tail = nothing if prepared.ref_codes is None else prepared.ref_codes[-CONTEXT_FRAMES:].to(torch.int16)
+            tail = nothing if prepared.ref_codes is None else prepared.ref_codes[-CHUNK_CONTEXT_FRAMES:].to(torch.int16)
             self._rows[request_id] = _Row(prepared, tail, nothing)
         return self._rows[request_id]
 
     def _decode_chunk(self, row: _Row, start: int, stop: int) -> None:
         request_id = row.prepared.request.request_id
-        frames = torch.cat([row.ref_tail.to(row.codes), row.codes[:stop]])[-(CONTEXT_FRAMES + stop - start) :]
+        frames = torch.cat([row.ref_tail.to(row.codes), row.codes[:stop]])[-(CHUNK_CONTEXT_FRAMES + stop - start) :]
 
         def deliver(audio: NDArray[np.float32] | None) -> None:
             row.in_decoder = False

@@ -16,17 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tts_batch.engine.code2wav.decoder import Decode
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs, cheapest_size
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 from tts_batch.engine.staging import stage
-
-Decode = Callable[..., Tensor]
-"""Padded codes int64 [batch, 16, frames] -> audio [batch, frames * 1920]. Causal: padding on the right is harmless.
-
-Where `conv_context` is given, it also takes the first frame wanted of each row, int64 [batch], how many from there, and
-where the padding of each row begins, int64 [batch].
-"""
 
 Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
@@ -34,7 +28,7 @@ Deliver = Callable[[NDArray[np.float32] | None], None]
 MIN_BATCHES_IN_FLIGHT = 2  # and more while they have fewer frames than one may have
 # What the launches of a batch cost, in frames of 14 us: 2 ms of a host with nothing else to do, 15 ms of one whose
 # threads take turns. On an H200 with 1,024 rows 150 left the device idle, and 600 decoded too much padding.
-LAUNCH_FRAMES = 350
+LAUNCH_COST_FRAMES = 350
 
 
 class HostCopy:
@@ -59,7 +53,7 @@ class HostCopy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class DecodeJob:
     """Consecutive frames of a row, decoded in one go."""
 
     row_id: str
@@ -82,7 +76,7 @@ class Piece:
 class _Batch:
     """Pieces decoded together. Tensors the device may still read are kept here until the copy is done."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[DecodeJob]
     audio: HostCopy
     num_frames: int  # padding included
     kept: Sequence[Tensor] = ()
@@ -105,23 +99,20 @@ class DecodePool:
         decode: Decode,
         device: torch.device | str,
         limits: PoolLimits,
-        conv_context: int | None = None,
         own_stream: bool = True,
         graphs: Code2WavGraphs | None = None,
         meter: Meter | None = None,
     ) -> None:
         """A pool on the decoder's device. What comes from another one needs a stream of the decoder's own.
 
-        With `conv_context` the decoder's convolutions run over so many frames before the wanted ones only. With
-        `graphs`, which are of the same decoder, batches are of their sizes.
+        With `graphs`, which are of the same decoder, batches are of their sizes.
         """
         self._decode = decode
         self._device = torch.device(device)
         self._limits = limits
-        self._conv_context = conv_context
         self._graphs = graphs
         self._meter = meter or Meter()
-        self._pieces: list[Piece] = []
+        self._pieces: list[DecodeJob] = []
         self._batches: list[_Batch] = []
         self._stream = torch.cuda.Stream(self._device) if own_stream and self._device.type == "cuda" else None
 
@@ -175,7 +166,7 @@ class DecodePool:
             if self._graphs is not None:
                 size = self._graphs.batch_size(frames)
             else:
-                size = cheapest_size(range(1, len(frames) + 1), frames, frames[0], LAUNCH_FRAMES)
+                size = cheapest_size(range(1, len(frames) + 1), frames, frames[0], LAUNCH_COST_FRAMES)
             pieces, self._pieces = self._pieces[:size], self._pieces[size:]
             self._start(pieces)
 
@@ -185,7 +176,7 @@ class DecodePool:
             return True
         return sum(batch.num_frames for batch in self._batches) < self._limits.max_frames
 
-    def _start(self, pieces: Sequence[Piece]) -> None:
+    def _start(self, pieces: Sequence[DecodeJob]) -> None:
         """Queue a batch, in halves when it does not fit in memory."""
         with suppress(torch.OutOfMemoryError):
             self._batches.append(self._launch(pieces))
@@ -198,7 +189,7 @@ class DecodePool:
         self._start(pieces[: len(pieces) // 2])
         self._start(pieces[len(pieces) // 2 :])
 
-    def _launch(self, pieces: Sequence[Piece]) -> _Batch:
+    def _launch(self, pieces: Sequence[DecodeJob]) -> _Batch:
         # Between two devices the copy waits for the current stream of both: the talker's, and here one that is idle.
         # On the decoder's stream it would have the talker wait for the batches before this one.
         packed = torch.cat([piece.codes for piece in pieces]).to(self._device, non_blocking=True)
@@ -208,7 +199,7 @@ class DecodePool:
         with torch.cuda.stream(self._stream):
             return self._decode_batch(pieces, packed)
 
-    def _decode_batch(self, pieces: Sequence[Piece], packed: Tensor) -> _Batch:
+    def _decode_batch(self, pieces: Sequence[DecodeJob], packed: Tensor) -> _Batch:
         """Decode the codes of all pieces [frames of all, 16] on the current stream."""
         with self._meter.on_device("code2wav", self._device):
             skips = torch.tensor([piece.skip for piece in pieces])
@@ -221,19 +212,18 @@ class DecodePool:
         self._meter.counts["decoded_frames"] += num_frames
         return _Batch(pieces, HostCopy(audio), num_frames, kept=(packed, codes, audio))
 
-    def _decode_pieces(self, pieces: Sequence[Piece], codes: Tensor, first: Tensor, ends: Tensor) -> Tensor:
+    def _decode_pieces(self, pieces: Sequence[DecodeJob], codes: Tensor, first: Tensor, ends: Tensor) -> Tensor:
         """Audio [batch, samples] of frames [first, ends) of each row, and then padding: first is what a piece skips."""
         num_frames = max(piece.num_frames for piece in pieces)
         if self._graphs is not None:
             return self._graphs.decode(codes, first, num_frames, ends)
         self._meter.graphs["code2wav"]["eager"] += 1
-        if self._conv_context is None:
-            return self._decode(codes).float()
         return self._decode(codes, first, num_frames, ends)
 
-    def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> Piece:
-        skip = 0 if self._conv_context is None else max(0, len(codes) - wanted - self._conv_context)
-        return Piece(row_id, codes, wanted, skip, deliver, time.monotonic())
+    def _piece(self, row_id: str, codes: Tensor, wanted: int, deliver: Deliver) -> DecodeJob:
+        context = self._decode.conv_context
+        skip = 0 if context is None else max(0, len(codes) - wanted - context)
+        return DecodeJob(row_id, codes, wanted, skip, deliver, time.monotonic())
 
 
 def _padded_places(lens: NDArray[np.int64]) -> Tensor:

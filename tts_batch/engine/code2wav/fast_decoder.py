@@ -28,15 +28,21 @@ _SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, t
 
 
 class FastCodecDecoder(nn.Module):
-    """Codes int [B, 16, T] to speech float32 [B, T * 1920], as `CodecDecoder`; kernels on CUDA, their twins elsewhere.
+    """A Decode: codes int [B, 16, T] to speech float32 [B, T * 1920]; kernels on CUDA, their twins elsewhere.
 
     Made from a decoder, on its device, with weights of its own in `dtype`. Nothing in `forward` waits for the device
     or depends on values, so that it can be captured in a CUDA graph.
     """
 
     @torch.no_grad()
-    def __init__(self, decoder: exact.CodecDecoder, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(
+        self,
+        decoder: exact.CodecDecoder,
+        dtype: torch.dtype = torch.bfloat16,
+        conv_context: int | None = CONV_CONTEXT,
+    ) -> None:
         super().__init__()
+        self.conv_context = conv_context
         self.samples_per_frame = decoder.samples_per_frame
         self.codebook_size = decoder.codebook_size
         self.table = _latent_table(decoder.quantizer).to(dtype)

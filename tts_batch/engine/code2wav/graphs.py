@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from tts_batch.engine.code2wav.decoder import Decode
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 PIECES = (1, 2, 4, 8, 16, 32, 64)
 FRAMES = (2, 3, 5, 9, 17, 26, 40, 64, 97)  # chunks with a frame of context, or with all of it
 MAX_FRAMES = 1_300  # of a batch, padding included: an H200 decodes 800 frames as fast, each, as it does 5,000
-LAUNCH_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200
+REPLAY_COST_FRAMES = 60  # what a batch costs beyond its frames, in frames; measured on an H200
 
 
 def cheapest_size(sizes: Iterable[int], frames: Sequence[int], padded_to: int, launch_frames: int) -> int:
@@ -43,7 +44,7 @@ class Code2WavGraphs:
 
     def __init__(
         self,
-        decode: Callable[[Tensor, Tensor, int, Tensor], Tensor],
+        decode: Decode,
         graphs: CudaGraphs,
         device: torch.device | str,
         longest: int = FRAMES[-1],
@@ -52,8 +53,6 @@ class Code2WavGraphs:
     ) -> None:
         """
         Args:
-            decode: codes int64 [pieces, 16, frames], the first frame wanted of each, int64 [pieces], how many from
-                there, and where each ends, int64 [pieces] -> audio float32 [pieces, samples].
             longest: frames asked for of a piece, at most. Its codes, context included, may be FRAMES[-1].
             max_frames: of a batch, padding included; one piece may have more.
             max_pieces: of a batch.
@@ -93,7 +92,7 @@ class Code2WavGraphs:
         """
         bucket = self._bucket(frames[0])
         sizes = [n for n in self._pieces.get(bucket, ()) if n <= len(frames) and (n, bucket) in self._graphs]
-        return cheapest_size(sizes, frames, bucket, LAUNCH_FRAMES)
+        return cheapest_size(sizes, frames, bucket, REPLAY_COST_FRAMES)
 
     def decode(self, codes: Tensor, first: Tensor, num_frames: int, ends: Tensor) -> Tensor:
         """As the decoder does, but for more samples than asked for at the end of each row.

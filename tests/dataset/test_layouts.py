@@ -1,0 +1,137 @@
+"""Lists without a header, as public toolkits write them: read right, or refused with the readings shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dataset.support import ReadRows, reasons
+from tts_batch.errors import UsageError
+
+SAID = ["The boat left at dawn.", "Nobody saw it go.", "It was cold on the pier."]
+
+
+def lines(*rows: tuple[str, ...], separator: str = "|") -> str:
+    return "".join(separator.join(row) + "\n" for row in rows)
+
+
+LAYOUTS = {
+    "LJSpeech": lines(*((f"LJ00{i}", text) for i, text in enumerate(SAID))),
+    "LJSpeech normalised": lines(*((f"LJ00{i}", f"{i} {text}", text) for i, text in enumerate(SAID))),
+    "VITS, one speaker": lines(*((f"wavs/{i}.wav", text) for i, text in enumerate(SAID))),
+    "VITS": lines(*((f"wavs/{i}.wav", str(i % 2), text) for i, text in enumerate(SAID))),
+    "StyleTTS2": lines(*((f"kit/{i}.wav", text, str(i % 2)) for i, text in enumerate(SAID))),
+    "StyleTTS2, names": lines(*((f"kit/{i}.wav", text, "anna") for i, text in enumerate(SAID))),
+    "GPT-SoVITS": lines(*((f"vocal/{i}.wav", "anna", "EN", text) for i, text in enumerate(SAID))),
+    "MeloTTS": lines(*((f"/data/{i}.wav", "EN-default", "EN", text) for i, text in enumerate(SAID))),
+    "Bert-VITS2": lines(
+        *((f"{i}.wav", "anna", "EN", text, "_ dh ah _", "0 0 1 0", "1 2 1") for i, text in enumerate(SAID))
+    ),
+    "Seed-TTS": lines(*((f"u{i}", "What is said.", f"p/{i}.wav", text) for i, text in enumerate(SAID))),
+    "Seed-TTS with a result": lines(
+        *((f"u{i}", "Yes.", f"p/{i}.wav", text, f"w/{i}.wav") for i, text in enumerate(SAID))
+    ),
+    "FastSpeech 2": lines(*((f"LJ00{i}", "LJSpeech", "{DH AH0 sp}", text) for i, text in enumerate(SAID))),
+    "Piper": lines(*((f"utt{i}", "anna", text) for i, text in enumerate(SAID))),
+    "Coqui": lines(
+        ("audio_file", "text", "speaker_name"), *((f"{i}.wav", text, "anna") for i, text in enumerate(SAID))
+    ),
+    "AISHELL, tabs": lines(*((f"SSB{i}.wav", text) for i, text in enumerate(SAID)), separator="\t"),
+    "semicolons": lines(*((f"wavs/{i}.wav", text) for i, text in enumerate(SAID)), separator=";"),
+    "text first": lines(*((text, f"wavs/{i}.wav") for i, text in enumerate(SAID))),
+    "dialogue": lines(*(("Anna", text) for text in SAID)),
+    "plain lines": "".join(f"{text}\n" for text in SAID),
+    "plain lines with a header": "text\n" + "".join(f"{text}\n" for text in SAID),
+}
+
+
+@pytest.mark.parametrize("suffix", ["txt", "list", "lst"])
+@pytest.mark.parametrize("content", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_text_of_a_known_layout_is_spoken(read: ReadRows, content: str, suffix: str) -> None:
+    rows = read.written(f"train.{suffix}", content)
+    assert reasons(rows) == [None] * 3
+    assert [row.text for row in rows] == SAID
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("name", ["VITS", "StyleTTS2", "GPT-SoVITS", "Bert-VITS2", "Seed-TTS", "LJSpeech normalised"])
+def test_a_row_is_enough(read: ReadRows, name: str, rows: int) -> None:
+    content = "".join(LAYOUTS[name].splitlines(keepends=True)[:rows])
+    assert [row.text for row in read.written("train.txt", content)] == SAID[:rows]
+
+
+def test_what_else_a_list_holds(read: ReadRows) -> None:
+    rows = read.written("train.list", LAYOUTS["GPT-SoVITS"])
+    assert {row.language for row in rows} == {"english"}
+    assert rows[0].id == "vocal/0.wav" and rows[0].extras == {"speaker_id": "anna"} and rows[0].ref_audio is None
+    assert any("'speaker_id' is not used" in note for note in read.notes)
+    assert read.reports == [
+        "train.list: list, UTF-8, separated by '|', without a header; id ← field1, text ← field4, language ← field3"
+    ]
+    (row, *_) = read.written("train.txt", LAYOUTS["Seed-TTS"])
+    assert row.ref_text == "What is said." and row.ref_audio is not None
+    (row, *_) = read.written("train.txt", lines(("a.wav", "Vivian", "Hello there.")))
+    assert row.speaker == "vivian"
+
+
+@pytest.mark.parametrize("text", ["胡桃|ZH|今天天气很好。", "派蒙|JP|おはようございます。"])
+def test_speakers_of_other_scripts(read: ReadRows, text: str) -> None:
+    (row,) = read.written("a.list", f"vocal/a.wav|{text}\n")
+    assert row.text == text.split("|")[2] and row.language in {"chinese", "japanese"}
+
+
+AMBIGUOUS = {
+    "words": (
+        lines(("a.wav", "anna", "hello"), ("b.wav", "ben", "goodbye")),
+        ["id|speaker_id|text", "id|text|speaker_id"],
+    ),
+    "a text or an id": (lines(("The boat left", "anna")), ["id|text", "speaker_id|text"]),
+    "a word and who says it": (lines(*(("w1", "go"), ("w2", "go"))), ["id|text", "text|speaker_id"]),
+    "audio without text": (lines(("utt1", "wavs/utt1.wav")), ["id|text"]),
+    "language before speaker": (lines(("a.wav", "The boat left.", "EN", "anna")), ["id|speaker_id|language|text"]),
+    "numbers": (lines(("a.wav", "7", "3")), ["id|speaker_id|text"]),
+    "two texts": (lines(("a.wav", "The boat left.", "Speaker One")), ["id|written_text|text", "id|text|speaker_id"]),
+    "too many": (lines(tuple("abcdefghi")), ["9 fields"]),
+}
+
+
+@pytest.mark.parametrize(("content", "readings"), AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_an_ambiguous_list_is_refused_with_its_readings(read: ReadRows, content: str, readings: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        read.written("train.txt", content)
+    assert all(reading in str(caught.value) for reading in readings)
+
+
+def test_a_field_is_named_by_its_number_or_by_a_header(read: ReadRows) -> None:
+    content = AMBIGUOUS["words"][0]
+    rows = read.written("t.txt", content, map={"text": "field3", "id": "field1"})
+    assert [(row.id, row.text) for row in rows] == [("a.wav", "hello"), ("b.wav", "goodbye")]
+    assert [row.text for row in read.written("t.txt", f"file|who|text\n{content}")] == ["hello", "goodbye"]
+    with pytest.raises(UsageError, match="has no column 'field9'"):
+        read.written("t.txt", content, map={"text": "field9"})
+
+
+def test_speakers_come_again_and_texts_do_not(read: ReadRows) -> None:
+    rows = [(f"{i}.wav", "anna", word) for i, word in enumerate(["hello", "goodbye", "yes", "no"])]
+    assert [row.text for row in read.written("t.txt", lines(*rows))] == ["hello", "goodbye", "yes", "no"]
+    turned = [(one, three, two) for one, two, three in rows]
+    assert [row.text for row in read.written("t.txt", lines(*turned))] == ["hello", "goodbye", "yes", "no"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "".join(f"BAC009S000{i} {text}\n" for i, text in enumerate(SAID)),
+        "a.wav The boat left.\n",
+        "a.wav,The boat left.\n",
+    ],
+    ids=["Kaldi", "a file and a text", "commas"],
+)
+def test_ids_before_texts_are_not_spoken(read: ReadRows, content: str) -> None:
+    with pytest.raises(UsageError, match="an id and a text"):
+        read.written("t.txt", content)
+    assert read.written("t.txt", f"text\n{content}")[0].text == content.splitlines()[0]
+
+
+def test_lines_of_another_number_of_fields_are_bad_rows(read: ReadRows) -> None:
+    rows = read.written("t.txt", "x|y|z|w|v\n" + LAYOUTS["StyleTTS2"])
+    assert reasons(rows) == ["bad_row", None, None, None]

@@ -1,0 +1,148 @@
+"""Tables as spreadsheets export them: any separator, encoding and quoting, wider and longer than their data."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import pytest
+
+from tests.dataset.support import ReadRows, reasons
+from tts_batch.errors import UsageError
+
+ROWS = [["1", "Grüße, „alle“; bis morgen", "ryan"], ["2", 'He said "go"\tand left.', "vivian"]]
+PLAIN = [["1", "Schöne Grüße aus Köln.", "ryan"], ["2", "Nobody saw it go.", "vivian"]]
+
+
+def sheet(rows: Sequence[Sequence[str]], separator: str, *, quoting: int = csv.QUOTE_MINIMAL, end: str = "\r\n") -> str:
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter=separator, quoting=quoting, lineterminator=end).writerows(rows)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [0, 2], ids=["", "empty columns"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL], ids=["", "all quoted"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize(("name", "separator"), [("t.csv", ","), ("t.csv", ";"), ("t.csv", "\t"), ("t.txt", "\t")])
+def test_exports_are_read_right(
+    read: ReadRows, name: str, separator: str, encoding: str, quoting: int, width: int
+) -> None:
+    has_sign = separator != "\t" or quoting == csv.QUOTE_ALL or encoding.startswith("utf-16")
+    rows = ROWS if has_sign else PLAIN  # tabs without a sign that fields are quoted know no quoting
+    table = [["id", "text", "speaker"], *rows]
+    content = sheet([[*row, *[""] * width] for row in [*table, ["", "", ""], ["", "", ""]]], separator, quoting=quoting)
+    data = content.encode(encoding)
+    found = read.written(name, b"\xfe\xff" + data if encoding == "utf-16-be" else data)
+    assert reasons(found) == [None, None]
+    assert [[row.id, row.text, row.speaker] for row in found] == rows
+    assert not read.notes and not found[0].extras
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;".lower()])
+def test_excels_own_line_is_no_header(read: ReadRows, first: str) -> None:
+    rows = read.written("t.csv", f"{first}\r\n" + sheet([["id", "text", "speaker"], *ROWS], ";"))
+    assert [row.text for row in rows] == [row[1] for row in ROWS]
+    assert [row.source for row in rows] == ["t.csv:3", "t.csv:4"]
+    assert "separated by semicolons" in read.reports[0]
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "mac_roman", "shift_jis", "gb18030", "utf-16-le"])
+def test_an_encoding_without_a_mark_is_given(read: ReadRows, encoding: str) -> None:
+    text = {"shift_jis": "おはようございます。", "gb18030": "今天天气很好。"}.get(encoding, "Schöne Grüße")
+    data = sheet([["id", "text"], ["a", text]], ";").encode(encoding)
+    (row,) = read.written("t.csv", data, encoding=encoding)
+    assert row.text == text and encoding in read.reports[0]
+    (row,) = read.written("t.csv", ("\ufeff" + data.decode(encoding)).encode(), encoding=encoding)  # a mark is certain
+    assert row.text == text
+    assert [
+        row.text for row in read.written("t.jsonl", f'{{"text": "{text}"}}\n'.encode(encoding), encoding=encoding)
+    ] == [text]
+
+
+def test_another_encoding_is_bad_rows_that_say_what_to_do(read: ReadRows) -> None:
+    rows = read.written("t.csv", "id;text\na;Grüße\nb;Fine.\n".encode("cp1252"))
+    assert reasons(rows) == ["bad_row", None]
+    assert rows[0].failure and "line 2 is not UTF-8: give --encoding" in rows[0].failure.message
+    with pytest.raises(UsageError, match="header is not UTF-8: give --encoding"):
+        read.written("t.csv", "id;text;Länge\na;b;c\n".encode("cp1252"))
+    bad = read.written("t.csv", b"id;text\na;b\x81c\n", encoding="cp1252")
+    assert bad[0].failure and "line 2 is not cp1252" in bad[0].failure.message
+
+
+@pytest.mark.parametrize("encoding", ["base64", "utf-99", "rot13", "\0"])
+def test_what_is_no_encoding_is_a_usage_error(read: ReadRows, encoding: str) -> None:
+    with pytest.raises(UsageError, match="is not an encoding"):
+        read.written("t.csv", "text\na\n", encoding=encoding)
+
+
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_utf_16_without_a_mark_is_named(read: ReadRows, order: str) -> None:
+    with pytest.raises(UsageError, match=f"give --encoding utf-16-{order}"):
+        read.written("t.csv", "id;text\n".encode(f"utf-16-{order}"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"PK\x03\x04xl/workbook", "export the sheet as CSV"), (b"PAR1\x15", "call it .parquet")]
+)
+def test_what_is_no_text_is_named(read: ReadRows, data: bytes, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read.written("t.csv", data)
+
+
+def test_half_a_file_of_utf_16_is_a_usage_error(read: ReadRows) -> None:
+    with pytest.raises(UsageError, match="is not UTF-16"):
+        read.written("t.csv", "id,text\na,b\n".encode("utf-16")[:-1])
+
+
+def test_messages_hold_no_control_characters(read: ReadRows) -> None:
+    for data in (b"na\x00me,\x1b[31mred\na,b\n", b"\xff\xfe\x00\xd8a\x00\n\x00"):
+        with pytest.raises(UsageError) as caught:
+            read.written("t.csv", data)
+        assert str(caught.value).isprintable()
+
+
+def test_a_filled_column_without_a_name_is_left_out_and_noted(read: ReadRows) -> None:
+    (row,) = read.written("t.csv", ",text,\n0,Hello,\n")
+    assert row.text == "Hello" and row.extras == {}
+    assert read.notes == ["t.csv: column 1 has no name and is left out"]
+    (row,) = read.written("t.tsv", "\ttext\n0\tHello\n")
+    assert row.text == "Hello" and "column 1" in read.notes[0]
+
+
+def test_rows_may_be_wider_than_the_header_by_empty_cells(read: ReadRows) -> None:
+    rows = read.written("t.csv", "id,text\na,one,,\nb,two,,3\n,,,,\n")
+    assert reasons(rows) == [None, "bad_row"]
+
+
+def test_quotes_of_tab_separated_files(read: ReadRows) -> None:
+    rows = read.written("t.tsv", 'id\ttext\na\t"He said ""go"", then left."\nb\t"Wait", he said\nc\t"Wait"\n')
+    assert [row.text for row in rows] == ['He said "go", then left.', '"Wait", he said', '"Wait"']
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "report"),
+    [
+        ("t.csv", "path;Sentence\na;Hello\n", "CSV, UTF-8, separated by semicolons, with a header; text ← Sentence"),
+        ("t.tsv", "utt\ttext\na\tHello\n", "TSV, UTF-8, separated by tabs, with a header; id ← utt, text"),
+        ("t.txt", "Hello.\n", "lines, UTF-8, without a header; text ← line"),
+        ("t.jsonl", '{"input": "Hello", "lang": "en"}\n', "JSON lines, UTF-8; text ← input, language ← lang"),
+    ],
+)
+def test_how_a_table_was_read_is_one_line(read: ReadRows, name: str, content: str, report: str) -> None:
+    read.written(name, content)
+    assert read.reports == [f"{name}: {report}"]
+
+
+def test_tables_that_are_read_alike_share_a_line(read: ReadRows) -> None:
+    for name in ("a.csv", "b.csv", "c.tsv"):
+        (read.folder / name).write_text("text\nHello\n")
+    read("a.csv", "b.csv", "c.tsv")
+    assert [report.partition(":")[0] for report in read.reports] == ["a.csv and 1 more", "c.tsv"]
+
+
+def test_a_mapped_name_finds_the_separator(read: ReadRows) -> None:
+    (row,) = read.written("t.csv", "Nr;Satz\n1;Hallo, du\n", map={"text": "Satz"})
+    assert row.text == "Hallo, du"
+    with pytest.raises(UsageError, match=r"has no column 'text'; it has Nr, Satz"):
+        read.written("t.csv", "Nr;Satz\n1;Hallo\n")

@@ -1,0 +1,203 @@
+"""Lists without a header: which field is what, by the content of the fields, as twelve toolkits write them.
+
+A list that fits two layouts, or none, is refused: the wrong column must never be spoken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+
+from tts_batch.dataset.columns import AUDIO_SUFFIXES
+from tts_batch.dataset.languages import parse_language
+from tts_batch.errors import RowError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the fields of a list are. `kinds` has a letter for each: see `_fits`."""
+
+    kinds: str
+    names: tuple[str, ...]
+    tools: str
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    Layout("Ft", ("id", "text"), "LJSpeech, VITS, Matcha-TTS"),
+    Layout("Rt", ("speaker_id", "text"), "dialogues"),
+    Layout("TR", ("text", "speaker_id"), ""),
+    Layout("UA", ("text", "id"), ""),
+    Layout("FTN", ("id", "written_text", "text"), "LJSpeech"),  # the third is the text as it is spoken
+    Layout("FST", ("id", "speaker_id", "text"), "VITS, Piper"),
+    Layout("FTS", ("id", "text", "speaker_id"), "StyleTTS2, Tacotron 2"),
+    Layout("FLT", ("id", "language", "text"), ""),
+    Layout("FTL", ("id", "text", "language"), ""),
+    Layout("FSLT", ("id", "speaker_id", "language", "text"), "GPT-SoVITS, MeloTTS"),
+    Layout("FTSL", ("id", "text", "speaker_id", "language"), ""),
+    Layout("FSTL", ("id", "speaker_id", "text", "language"), ""),
+    Layout("FSPT", ("id", "speaker_id", "phones", "text"), "FastSpeech 2"),
+    Layout("FtAT", ("id", "ref_text", "ref_audio", "text"), "Seed-TTS"),
+    Layout("FtATA", ("id", "ref_text", "ref_audio", "text", "wav"), "Seed-TTS"),
+    Layout("FSLT_##", ("id", "speaker_id", "language", "text", "phones", "tones", "word2ph"), "Bert-VITS2"),
+)
+_FIELD_NAME = re.compile(r"field([1-9]\d*)")
+_SPACED = re.compile(r"\s")
+_UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]{2}|[\uac00-\ud7af]{3}")
+_SENTENCE_END = (".", "!", "?", "…", ",", ";", ":", "。", "！", "？", "，", "、")
+_NUMBERS = re.compile(r"-?\d+( -?\d+)*")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+
+
+def name_fields(
+    lines: Sequence[Sequence[str]], separator: str, mapping: Mapping[str, str], table: str
+) -> tuple[str, ...]:
+    """Return the column names of a list without a header, from the fields of its first lines.
+
+    With `--map NAME=fieldN` the columns are field1, field2, …. Raises UsageError when the content fits two layouts, or
+    none.
+    """
+    num_fields = Counter(map(len, lines)).most_common(1)[0][0]
+    if any(_FIELD_NAME.fullmatch(column) for column in mapping.values()):
+        return tuple(f"field{place}" for place in range(1, num_fields + 1))
+    whole = [fields for fields in lines if len(fields) == num_fields]
+    columns = [_Field([value.strip() for value in values]) for values in zip(*whole, strict=True)]
+    possible = [layout for layout in LAYOUTS if len(layout.kinds) == num_fields]
+    fitting = [layout for layout in possible if _fit(layout, columns)]
+    if len(fitting) > 1:
+        fitting = [layout for layout in fitting if _is_borne_out(layout, columns)] or fitting
+    if len(fitting) != 1:
+        raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), separator, num_fields, table))
+    return fitting[0].names
+
+
+class _Field:
+    """What one field is over the first lines."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self.values = values
+
+    def _share(self, count: int) -> float:
+        return count / len(self.values)
+
+    @cached_property
+    def is_audio(self) -> bool:
+        return self._share(sum(has_audio_suffix(value) for value in self.values)) >= 0.9
+
+    @cached_property
+    def is_sentence(self) -> bool:
+        """Whether half of the values can hardly be names: they have several words, or end as sentences do."""
+        return not self.is_audio and self._share(sum(map(_is_sentence, self.values))) >= 0.5
+
+    @cached_property
+    def is_spaced(self) -> bool:
+        """As `is_sentence`, for scripts with spaces alone: two Chinese characters may be a name."""
+        return not self.is_audio and self._share(sum(map(_is_spaced, self.values))) >= 0.5
+
+    @cached_property
+    def is_language(self) -> bool:
+        return all(map(_is_language, self.values))
+
+    @cached_property
+    def is_number(self) -> bool:
+        return all(value.isdecimal() for value in self.values)
+
+    @cached_property
+    def is_numbers(self) -> bool:
+        return all(map(_NUMBERS.fullmatch, self.values))
+
+    @cached_property
+    def is_phones(self) -> bool:
+        return all(value.startswith("{") and value.endswith("}") for value in self.values)
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether few values come again and again, as speakers do and ids and texts do not."""
+        return len(set(self.values)) <= len(self.values) / 2
+
+
+def has_audio_suffix(value: str) -> bool:
+    """Whether `value` is a path with the suffix of an audio file."""
+    return PurePath(value).suffix.casefold() in AUDIO_SUFFIXES
+
+
+def _fit(layout: Layout, columns: Sequence[_Field]) -> bool:
+    has_sentences = any(column.is_sentence for column in columns)
+    if not all(_fits(kind, column, has_sentences) for kind, column in zip(layout.kinds, columns, strict=True)):
+        return False
+    return "N" not in layout.kinds or _share_words(columns[1].values, columns[2].values)
+
+
+def _fits(kind: str, field: _Field, has_sentences: bool) -> bool:
+    """Whether a field can be of a kind."""
+    match kind:
+        case "F":  # an audio file, or an id
+            return field.is_audio or not (field.is_sentence or field.repeats)
+        case "A":  # an audio file
+            return field.is_audio
+        case "R":  # a speaker who speaks again
+            return field.repeats and not field.is_audio and not field.is_sentence
+        case "S":  # a speaker
+            return not (field.is_audio or field.is_language) and (field.repeats or not field.is_spaced)
+        case "L":
+            return field.is_language
+        case "P":
+            return field.is_phones
+        case "#":
+            return field.is_numbers
+        case "T" | "N":  # text, and the same text as it is spoken
+            is_text = field.is_sentence if has_sentences else not (field.is_number or field.is_language)
+            return is_text and not field.is_audio and not field.is_phones
+        case "U":  # text that can be nothing else
+            return field.is_sentence
+        case "t":  # text, or what the rest of the layout makes text
+            return not field.is_audio
+        case _:
+            return True
+
+
+def _is_borne_out(layout: Layout, columns: Sequence[_Field]) -> bool:
+    """Whether the speakers of a layout come again and its texts do not."""
+    kinds = list(zip(layout.kinds, columns, strict=True))
+    return all(field.repeats for kind, field in kinds if kind == "S") and not any(
+        field.repeats for kind, field in kinds if kind in "TN"
+    )
+
+
+def _is_sentence(value: str) -> bool:
+    return _is_spaced(value) or _UNSPACED_SCRIPT.search(value) is not None
+
+
+def _is_spaced(value: str) -> bool:
+    return _SPACED.search(value) is not None or value.endswith(_SENTENCE_END)
+
+
+def _is_language(value: str) -> bool:
+    try:
+        return value.casefold() == "yue" or parse_language(value) is not None
+    except RowError:
+        return False
+
+
+def _share_words(ones: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether half of the pairs of texts have a word in common, as two spellings of one sentence have."""
+    pairs = zip(ones, others, strict=True)
+    same = sum(not _words(one).isdisjoint(_words(other)) for one, other in pairs)
+    return same >= len(ones) / 2
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.casefold()))
+
+
+def _ambiguous(layouts: Sequence[Layout], line: str, separator: str, num_fields: int, table: str) -> str:
+    shown = line if len(line) <= 80 else line[:80] + "…"
+    readings = " or ".join(separator.join(layout.names) for layout in layouts)
+    could = f"and could be {readings}" if readings else "which is no list of a known toolkit"
+    return (
+        f"{table} has no header and {num_fields} fields a line, {could}: {shown!r}. Write a header as its first line, "
+        "or name the text and the other columns, as in --map text=field2."
+    )

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--to", "name", type=click.Choice(EXPORT_FORMATS), required=True, help="The format.")
 @click.option("--out", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="The folder to write: new, empty, or with an export that was broken off.")  # fmt: skip
+              help="The folder to write: new, empty, or with an interrupted export.")  # fmt: skip
 @click.option("--shard-mb", type=click.IntRange(min=1), metavar="N", help="Audio in a shard (hf, webdataset). "
               "Default: 500.")  # fmt: skip
-@click.option("--hard-link", is_flag=True, help="Link clips instead of copying them: one file under two names.")
-@click.option("--decode", is_flag=True, help="Write clips that the format does not take as 16-bit wav.")
+@click.option("--hard-link", is_flag=True, help="Hard-link clips instead of copying them.")
+@click.option("--decode", is_flag=True, help="Convert clips that the format does not take to 16-bit wav.")
 @click.option("--ref-audio", metavar="FILE", type=click.Path(path_type=Path), help="The reference of all rows "
               "(qwen-sft). Default: the clip whose length is nearest to 8 s.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
@@ -44,7 +44,7 @@ def export(
     qwen-sft     audio/, ref.wav and train_raw.jsonl for Qwen3-TTS's fine-tuning scripts
 
     Rows that failed, are pending or whose clip is gone are left out and counted; exit status 3 says that there are
-    some. The same command again goes on with an export that was broken off.
+    some. The same command again resumes an interrupted export.
     """
     from tts_batch.export.job import export_run
     from tts_batch.export.options import ExportOptions
@@ -55,7 +55,7 @@ def export(
     try:
         summary = export_run(run, name, out, options, overwrite=overwrite)
     except KeyboardInterrupt:
-        click.echo("Stopped. The same command goes on.", err=True)
+        click.echo("Stopped. Run the same command again to resume.", err=True)
         return ExitStatus.STOPPED
     for remark in summary.remarks:
         click.echo(remark, err=True)

@@ -277,11 +277,11 @@ def test_what_the_disk_does_not_give_may_come_later(tmp_path: Path) -> None:
     ]:
         with pytest.raises(RowError, match=said) as caught:
             call(RefAudio(path=path, label="a"))
-        assert caught.value.passing
-        assert pickle.loads(pickle.dumps(caught.value)).passing
+        assert caught.value.transient
+        assert pickle.loads(pickle.dumps(caught.value)).transient
     with pytest.raises(RowError) as caught:
         load_reference(from_bytes(b"just words"))
-    assert not caught.value.passing
+    assert not caught.value.transient
 
 
 def test_half_a_recording_is_none(tmp_path: Path, tone: Tone, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_a_file_that_is_gone_is_the_reference_s_failure_and_may_come_back(tmp_pa
     spool.remove()
     with pytest.raises(RowError, match=r"sha256:.* cannot be read from .*: No such file") as caught:
         reference.load()
-    assert (caught.value.reason, caught.value.passing) == ("ref_unreadable", True)
+    assert (caught.value.reason, caught.value.transient) == ("ref_unreadable", True)
 
 
 def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:

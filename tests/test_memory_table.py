@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
+import torch
 
+from tts_batch.config import JobConfig
+from tts_batch.dataset.audio import load_reference
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.rows import read_rows, read_tables
 from tts_batch.errors import UsageError
-from tts_batch.memory_table import as_arrow, write_table
+from tts_batch.memory_table import RowsTable, as_arrow, write_table
+
+CONFIG = JobConfig(data=("rows",), out=Path("out"))
 
 ROWS = [{"id": "a", "text": "One."}, {"id": "b", "text": "Two.", "topic": "x"}]
 
@@ -39,7 +51,117 @@ def test_what_is_no_table_is_a_usage_error(table: Any) -> None:
 
 def test_a_column_of_mixed_kinds_is_named() -> None:
     with pytest.raises(UsageError, match="column 'text' mixes"):
-        as_arrow([{"text": "One."}, {"text": 2}])
+        as_arrow([{"text": "One."}, {"text": ["Two."]}])
+
+
+def frames(columns: dict[str, list[Any]]) -> list[Any]:
+    """The same table as dicts and as a pandas frame, whose column of objects Arrow does not take whole."""
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return [rows, pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in columns.items()})]
+
+
+IDS = [1, "b", UUID(int=3), Decimal(4), 5.0, np.int64(6), datetime.date(2026, 1, 7)]
+AS_TEXT = ["1", "b", str(UUID(int=3)), "4", "5", "6", "2026-01-07"]
+
+
+@pytest.mark.parametrize("table", frames({"id": IDS, "text": ["Hello."] * 7}), ids=["dicts", "frame"])
+def test_ids_of_several_types_are_what_each_is_alone(table: Any) -> None:
+    arrow = as_arrow(table)
+    assert arrow["id"].to_pylist() == AS_TEXT
+    alone = read_tables([RowsTable(arrow.to_pylist())], CONFIG, Notes(), with_extras=False)
+    given = read_tables(
+        [RowsTable([{"id": cell, "text": "Hello."} for cell in IDS])], CONFIG, Notes(), with_extras=False
+    )
+    assert [row.id for row in alone] == [row.id for row in given] == AS_TEXT
+
+
+class Decoder:
+    """What `datasets` gives for a cell of an audio column."""
+
+    def get_all_samples(self) -> Any:
+        return SimpleNamespace(data=torch.from_numpy(TONE)[None], sample_rate=24_000)
+
+
+TONE = np.sin(np.arange(24_000) / 20).astype(np.float32)
+STEREO = np.stack([TONE, TONE], 1)
+RECORDINGS = {
+    "a pair": (TONE, 24_000),
+    "a list": (TONE.tolist(), 24_000.0),
+    "integers": ((TONE * 32767).astype(np.int16), np.int32(24_000)),
+    "stereo": (STEREO, 24_000),
+    "channels first": (STEREO.T, 24_000),
+    "tensor": (torch.from_numpy(TONE), 24_000),
+    "tensor with channels": (torch.from_numpy(TONE)[None], 24_000),
+    "tensor with a gradient": (torch.from_numpy(TONE.copy()).requires_grad_(), 24_000),
+    "tensor of bfloat16": (torch.from_numpy(TONE).to(torch.bfloat16), 24_000),
+    "a struct": {"array": STEREO, "sampling_rate": 24_000, "path": None},
+    "a decoder": Decoder(),
+}
+
+
+@pytest.mark.parametrize("kind", ["dicts", "frame"])
+@pytest.mark.parametrize("cell", RECORDINGS.values(), ids=RECORDINGS)
+def test_a_recording_is_the_same_in_a_table_as_in_a_call(tmp_path: Path, cell: Any, kind: str) -> None:
+    table = frames({"text": ["Hello."], "ref_audio": [cell]})[kind == "frame"]
+    written = write_table(as_arrow(table), tmp_path, {})
+    (row,) = read_rows(JobConfig(data=(str(written),), out=tmp_path / "out"))
+    (called,) = read_tables([RowsTable([{"text": "Hello.", "ref_audio": cell}])], CONFIG, Notes(), with_extras=False)
+    assert row.ref_audio is not None and called.ref_audio is not None
+    np.testing.assert_array_equal(load_reference(row.ref_audio), load_reference(called.ref_audio))
+    np.testing.assert_allclose(load_reference(row.ref_audio), TONE, atol=1e-2)
+
+
+def test_a_column_may_mix_every_form_of_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    soundfile.write("a.wav", TONE, 24_000, subtype="FLOAT")
+    data = Path("a.wav").read_bytes()
+    struct = {"path": "a.wav", "bytes": None}
+    cells = ["a.wav", Path("a.wav"), data, struct, {"bytes": data}, *RECORDINGS.values(), None, " "]
+    for table in frames({"text": ["Hello."] * len(cells), "ref_audio": cells}):
+        written = write_table(as_arrow(table), tmp_path / "elsewhere", {})
+        rows = list(read_rows(JobConfig(data=(str(written),), out=tmp_path / "out")))
+        assert [row.failure for row in rows] == [None] * len(cells)
+        assert [row.ref_audio is None for row in rows] == [False] * (len(cells) - 2) + [True] * 2
+        for row in rows[:-2]:
+            assert row.ref_audio is not None
+            np.testing.assert_allclose(load_reference(row.ref_audio), TONE, atol=1e-2)
+
+
+def test_a_frame_with_paths_and_missing_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(
+        {
+            "text": list("abcd"),
+            "ref_audio": [Path("a.wav"), None, float("nan"), pd.NA],
+            "when": [pd.NaT] * 4,
+            7: [1] * 4,
+        }
+    )
+    rows = pq.read_table(write_table(as_arrow(frame), tmp_path, {})).to_pylist()
+    assert [row["ref_audio"] for row in rows] == [f"{tmp_path}/a.wav", None, None, None]
+    assert [row["7"] for row in rows] == [1] * 4 and [row["when"] for row in rows] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"text": ["a", "b"], "x": [object(), 1]}, "column 'x' mixes"),
+        ({"text": ["a", "b"], "x": [2**70, [1]]}, "column 'x' mixes"),
+        ({"text": ["a"], "ref_audio": [(np.zeros((2, 3, 4)), 24_000)]}, "column 'ref_audio' holds a recording"),
+        ({"text": ["a", "b"], "ref_audio": [(TONE, 24_000), 7]}, "column 'ref_audio' mixes"),
+        ({"text": ["a", "b"], "ref_audio": [b"RIFF", 7]}, "column 'ref_audio' mixes"),
+    ],
+)
+def test_what_no_table_holds_is_a_usage_error_that_names_the_column(columns: dict[str, list[Any]], words: str) -> None:
+    for table in frames(columns):
+        with pytest.raises(UsageError, match=words):
+            as_arrow(table)
+
+
+def test_types_that_parquet_does_not_have_are_a_usage_error(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a"], "x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    with pytest.raises(UsageError, match="type that Parquet does not have"):
+        write_table(table, tmp_path, {})
 
 
 def test_recordings_keep_their_form() -> None:

@@ -4,49 +4,116 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from tts_batch.dataset.columns import map_columns
+from tts_batch.dataset.audio import to_mono
+from tts_batch.dataset.cells import plain_text
+from tts_batch.dataset.columns import AMBIGUOUS, loosely, map_columns
 from tts_batch.dataset.files import TableFile
 from tts_batch.dataset.notes import Notes
 from tts_batch.dataset.tables import RawRow, TableForm
-from tts_batch.errors import UsageError
+from tts_batch.errors import RowError, UsageError
+
+_RECORDING = {
+    "path": pa.string(),
+    "bytes": pa.large_binary(),
+    "array": pa.list_(pa.float32()),
+    "sampling_rate": pa.int64(),
+}
 
 
 def as_arrow(table: Any) -> pa.Table:
     """Rows as dicts, or anything with an Arrow stream (pyarrow, pandas, polars), as one pyarrow table.
 
-    Raises UsageError for anything else, and for a column whose cells have no common type.
+    Frames may also hold what Arrow does not know: paths, recordings, UUIDs, mixed ids. Raises UsageError for anything
+    else, and for a column whose cells have no common type.
     """
     if hasattr(table, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(table).read_all()
+        try:
+            return pa.RecordBatchReader.from_stream(table).read_all()
+        except Exception as error:  # of many types, by the library: cells that Arrow does not know
+            return pa.table(_frame_columns(table, error))
     rows = list(table) if isinstance(table, Iterable) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise UsageError(
             f"A table is a path, a list of dicts, a pyarrow table or a pandas frame with rows, not {_short(table)}."
         )
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _column(name, [plain_cell(row.get(name)) for row in rows]) for name in names})
+    return pa.table({str(name): _column(str(name), [row.get(name) for row in rows]) for name in names})
+
+
+def _frame_columns(frame: Any, error: Exception) -> dict[str, pa.Array]:
+    """The columns of a pandas or polars frame, cell by cell where Arrow does not take them whole."""
+    if hasattr(frame, "items"):  # pandas
+        named = [(str(name), series) for name, series in frame.items()]
+    elif hasattr(frame, "get_columns"):  # polars
+        named = [(series.name, series) for series in frame.get_columns()]
+    else:
+        raise UsageError(f"The table's columns cannot be read: {error}.") from error
+    twice = next((name for name, _ in named if sum(name == other for other, _ in named) > 1), None)
+    if twice is not None:
+        raise UsageError(f"The table has two columns named {twice!r}: rename one of them.")
+    return {name: _series(name, series) for name, series in named}
+
+
+def _series(name: str, series: Any) -> pa.Array:
+    if str(series.dtype).casefold() != "object":
+        try:
+            return pa.array(series)
+        except Exception:  # as above
+            pass
+    return _column(name, [None if _is_missing(cell) else cell for cell in series])
+
+
+def _is_missing(cell: Any) -> bool:
+    """Whether a cell of a frame is its NaN, NaT or NA: what differs from itself, or cannot tell."""
+    if cell is None or isinstance(cell, str | bytes | Mapping | Collection) or hasattr(cell, "__array__"):
+        return cell is None
+    try:
+        return bool(cell != cell)  # noqa: PLR0124
+    except TypeError:
+        return True
 
 
 def plain_cell(cell: Any) -> Any:
-    """A cell as a table could hold it: paths as text, numpy scalars as numbers, (samples, rate) as an audio struct."""
+    """A cell as a table could hold it: paths and UUIDs as text, numpy scalars as numbers, recordings as audio structs.
+
+    A recording is (samples, rate) or a decoder of `datasets`; samples may be a numpy array, a tensor or a list.
+    """
     if isinstance(cell, os.PathLike):
         return os.fspath(cell)
+    if isinstance(cell, UUID):
+        return str(cell)
     if isinstance(cell, np.generic):
         return cell.item()
     if isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[1], int | float | np.number):
-        return {"array": cell[0], "sampling_rate": plain_cell(cell[1])}
+        return {"array": _numbers(cell[0]), "sampling_rate": plain_cell(cell[1])}
+    if isinstance(cell, Mapping) and cell.get("array") is not None:
+        return {**cell, "array": _numbers(cell["array"]), "sampling_rate": plain_cell(cell.get("sampling_rate"))}
+    if hasattr(cell, "get_all_samples"):  # the decoder that `datasets` gives for an audio column
+        samples = cell.get_all_samples()
+        return {"array": _numbers(samples.data), "sampling_rate": int(samples.sample_rate)}
     return cell
+
+
+def _numbers(samples: Any) -> Any:
+    """Samples as a numpy array, also those of a tensor on another device or of a type that numpy does not know."""
+    if hasattr(samples, "detach"):
+        samples = samples.detach().cpu()
+        samples = samples.float() if samples.is_floating_point() else samples
+        return samples.numpy()
+    return np.asarray(samples) if hasattr(samples, "__array__") else samples
 
 
 class RowsTable:
@@ -75,10 +142,54 @@ class RowsTable:
 
 
 def _column(name: str, cells: list[Any]) -> pa.Array:
-    try:
-        return pa.array(cells)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UsageError(f"The column {name!r} mixes kinds of values: {error}") from error
+    """Return cells as one Arrow array: as they are, or else all as recordings, or else all as text."""
+    plain = [plain_cell(cell) for cell in cells]
+    is_recording = any(isinstance(cell, Mapping) and "array" in cell for cell in plain)
+    error: Exception | None = None
+    for convert in (_as_recordings,) if is_recording else (pa.array, _as_recordings, _as_texts):
+        try:
+            return convert(plain)
+        except RowError as row_error:
+            raise UsageError(f"The column {name!r} holds a recording that cannot be used: {row_error}") from row_error
+        except Exception as found:  # Arrow's, and those of the values themselves
+            error = error or found
+    raise UsageError(f"The column {name!r} mixes kinds of values: {error}") from error
+
+
+def _as_recordings(cells: list[Any]) -> pa.Array:
+    found = [None if cell is None else _recording(cell) for cell in cells]
+    used = {name for cell in found if cell for name, value in cell.items() if value is not None}
+    return pa.array(found, pa.struct([(name, kind) for name, kind in _RECORDING.items() if name in used]))
+
+
+def _recording(cell: Any) -> dict[str, Any]:
+    if isinstance(cell, str):
+        return {"path": cell}
+    if isinstance(cell, bytes | bytearray):
+        return {"bytes": bytes(cell)}
+    if isinstance(cell, Mapping) and cell.keys() & {"path", "bytes", "array"}:
+        found = {name: cell.get(name) for name in ("path", "bytes", "array", "sampling_rate")}
+        found["path"] = plain_cell(found["path"])
+        if found["array"] is not None:  # types and channels may differ from row to row, and a column has one type
+            found["array"] = to_mono(np.asarray(found["array"]))
+        return found
+    raise TypeError(f"{type(cell).__name__} is not a path, bytes or a recording")
+
+
+def _as_texts(cells: list[Any]) -> pa.Array:
+    """Ids of several types, say: each as it would be read alone."""
+    return pa.array([None if cell is None else _text(cell) for cell in cells], pa.string())
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        cell = int(cell)
+    text = cell if isinstance(cell, str) else plain_text(cell)
+    if text is None and isinstance(cell, bool | float | Decimal):
+        text = str(cell)
+    if text is None:
+        raise TypeError(f"{type(cell).__name__} beside other types")
+    return text
 
 
 def write_table(table: pa.Table, folder: Path, mapping: Mapping[str, str]) -> Path:
@@ -89,7 +200,10 @@ def write_table(table: pa.Table, folder: Path, mapping: Mapping[str, str]) -> Pa
     """
     table = _with_absolute_recordings(table, mapping)
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    try:
+        pq.write_table(table, sink)
+    except pa.ArrowException as error:
+        raise UsageError(f"The table has a column of a type that Parquet does not have: {error}") from error
     content = sink.getvalue()
     path = folder / f"rows-{hashlib.sha256(content).hexdigest()[:12]}.parquet"
     if not path.exists():
@@ -102,13 +216,35 @@ def write_table(table: pa.Table, folder: Path, mapping: Mapping[str, str]) -> Pa
 
 def _with_absolute_recordings(table: pa.Table, mapping: Mapping[str, str]) -> pa.Table:
     names = table.column_names
-    first = {name: next((cell.as_py() for cell in table[name] if cell.is_valid), None) for name in names}
+    unclear = [name for name in names if loosely(name) in AMBIGUOUS]
+    first = {name: next((cell.as_py() for cell in table[name] if cell.is_valid), None) for name in unclear}
     columns = map_columns(names, mapping, sample=first, strict=False, table="the table", notes=Notes())
     name = columns.ours.get("ref_audio")
-    if name is None or not (pa.types.is_string(table[name].type) or pa.types.is_large_string(table[name].type)):
+    if name is None:
         return table
-    cells = [_absolute(cell) for cell in table[name].to_pylist()]
-    return table.set_column(names.index(name), name, pa.array(cells, table[name].type))
+    return table.set_column(names.index(name), name, _each_path(table[name], _absolute))
+
+
+def _each_path(column: pa.ChunkedArray, change: Callable[[str | None], str | None]) -> pa.ChunkedArray:
+    """Return `column` with `change` made to its paths, where it holds any: texts, or structs with a path."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.chunked_array([[change(cell) for cell in column.to_pylist()]], kind)
+    if not pa.types.is_struct(kind) or kind.get_field_index("path") < 0:
+        return column
+    chunks = []
+    for chunk in column.chunks:
+        fields = [
+            _each_path(pa.chunked_array([chunk.field(place)]), change).combine_chunks()
+            if field.name == "path"
+            else chunk.field(place)
+            for place, field in enumerate(kind)
+        ]
+        chunks.append(pa.StructArray.from_arrays(fields, fields=list(kind), mask=chunk.is_null()))
+    return pa.chunked_array(chunks, kind)
 
 
 def _absolute(cell: str | None) -> str | None:

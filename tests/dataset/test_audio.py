@@ -315,3 +315,119 @@ def test_a_good_reference_says_nothing(tone: Tone, caplog: pytest.LogCaptureFixt
 def test_sniff_of_an_encoded_file(tone: Tone) -> None:
     assert str(sniff(encoded(tone()))) == "a WAV file"
     assert str(sniff(encoded(tone(), kind="FLAC", subtype="PCM_16"))) == "a FLAC file"
+
+
+def loud(samples: Samples) -> float:
+    return float(np.sqrt(np.mean(np.square(samples))))
+
+
+def test_channels_that_cancel_each_other_are_told_from_silence(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    voice, noise = tone(4.0), np.random.default_rng(0).normal(0, 1e-3, 96_000).astype(np.float32)
+    for other in (-voice, -0.98 * voice, -0.8 * voice, -voice + noise):
+        caplog.clear()
+        for channels in (np.stack([voice, other]), np.stack([other, voice], axis=1)):
+            samples = load_reference(from_array(channels))
+            assert loud(samples) == pytest.approx(loud(voice), rel=0.01)
+            assert pitch_hz(samples) == pytest.approx(180, abs=0.5)
+        assert "opposite phase" in caplog.text
+    assert reason_of(from_array(np.zeros((96_000, 2)))) == "ref_silent"
+
+
+def test_channels_that_do_not_cancel_are_averaged(tone: Tone, caplog: pytest.LogCaptureFixture) -> None:
+    voice, silence = tone(4.0), np.zeros(96_000, np.float32)
+    noise = np.random.default_rng(0).normal(0, 0.1, 96_000).astype(np.float32)
+    late = np.roll(voice, 40)
+    for channels in ([voice, silence], [voice, *[silence] * 7], [voice, noise], [voice, voice, -voice], [voice, late]):
+        together = np.stack(channels)
+        np.testing.assert_allclose(load_reference(from_array(together)), together.mean(axis=0), atol=1e-6)
+    assert "opposite phase" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+def test_a_part_of_a_recording_is_what_was_cut_out(tone: Tone, tmp_path: Path, kind: str) -> None:
+    whole = np.concatenate([tone(4.0), tone(2.0)[::-1] * 0.5, tone(3.0)])
+    subtype = {"WAV": "FLOAT", "FLAC": "PCM_24", "OGG": "VORBIS", "MP3": "MPEG_LAYER_III"}[kind]
+    path = tmp_path / "long"
+    path.write_bytes(encoded(whole, kind=kind, subtype=subtype))
+    for fragment, first, last in (("#t=4,6", 4, 6), ("#t=,4", 0, 4), ("#t=6", 6, 9), ("#t=2.5,3.25", 2.5, 3.25)):
+        ref = RefAudio(path=f"{path}{fragment}", label="long")
+        samples = load_reference(ref)
+        assert samples.size == pytest.approx((last - first) * 24_000, abs=3000)
+        assert probe_reference(ref) == pytest.approx(last - first, abs=0.15)
+        if kind in {"WAV", "FLAC"}:
+            np.testing.assert_allclose(samples, whole[int(first * 24_000) : int(last * 24_000)], atol=1e-6)
+    keys = {content_key(RefAudio(path=f"{path}{fragment}")) for fragment in ("", "#t=4,6", "#t=4.0,6.00", "#t=4,7")}
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    ("fragment", "reason"),
+    [("#t=4,9", "ref_too_short"), ("#t=5", "ref_too_short"), ("#t=1,1.2", "ref_too_short"), ("#t=3,4.3", None)],
+)
+def test_a_part_that_is_not_there(tone: Tone, tmp_path: Path, fragment: str, reason: str | None) -> None:
+    (tmp_path / "a.wav").write_bytes(encoded(tone(4.0)))
+    ref = RefAudio(path=f"{tmp_path}/a.wav{fragment}")
+    if reason is None:  # lengths in lists are rounded
+        assert load_reference(ref).size == 24_000 and probe_reference(ref) == 1.0
+    else:
+        assert reason_of(ref) == reason_of(ref, probe_reference) == reason
+
+
+def test_a_file_may_be_called_like_a_part(tone: Tone, tmp_path: Path) -> None:
+    (tmp_path / "a.wav#t=1,2").write_bytes(encoded(tone(4.0)))
+    assert load_reference(RefAudio(path=f"{tmp_path}/a.wav#t=1,2")).size == 96_000
+
+
+def test_a_recording_of_too_many_samples_is_refused_unread(
+    tone: Tone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.wav").write_bytes(encoded(np.repeat(tone(4.0)[:, None], 8, axis=1)))
+    ref = RefAudio(path=str(tmp_path / "a.wav"), label="a")
+    assert load_reference(ref).size == 96_000
+    monkeypatch.setattr(audio, "MAX_SAMPLES", 700_000)
+    with pytest.raises(RowError, match="768000 samples in 8 channels of 24000 Hz"):
+        load_reference(ref)
+    assert load_reference(RefAudio(path=f"{ref.path}#t=0,2")).size == 48_000
+
+
+@pytest.mark.parametrize("path", ["/proc/version", "/proc/self/environ", "/dev/null"])
+def test_files_without_a_size_are_not_waited_for(path: str) -> None:
+    for call in (load_reference, probe_reference, examine_reference):
+        assert reason_of(RefAudio(path=path, label=path), call) == "ref_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("written", "there"),
+    [
+        ("clips/A.WAV", "clips/a.wav"),
+        ("Clips/a.wav", "clips/a.wav"),
+        ("clips\\a.wav", "clips/a.wav"),
+        ('"clips/a.wav"', "clips/a.wav"),
+        ("clips/a.wav ", "clips/a.wav"),
+        ("clips/a.flac", "clips/a.wav"),
+        ("clips/a", "clips/a.wav"),
+        ("clips/my%20voice.wav", "clips/my voice.wav"),
+        ("clips/cafe\u0301.wav", "clips/caf\u00e9.wav"),
+        ("clips/\uff41.wav", "clips/a.wav"),
+        ("clips/\u200ba.wav", "clips/a.wav"),
+        ("clips/b.wav", None),
+        ("other/a.wav", None),
+    ],
+)
+def test_a_path_that_is_not_there_names_what_is_near(tmp_path: Path, written: str, there: str | None) -> None:
+    (tmp_path / "clips").mkdir()
+    for name in ("a.wav", "my voice.wav", "caf\u00e9.wav", "two.wav", "two.flac"):
+        (tmp_path / "clips" / name).write_bytes(b"")
+    with pytest.raises(RowError, match="is not there") as caught:
+        load_reference(RefAudio(path=f"{tmp_path}/{written}", label=written))
+    assert ("Near it is" in caught.value.message) == (there is not None)
+    if there is not None:
+        assert repr(f"{tmp_path}/{there}") in caught.value.message
+
+
+def test_two_near_files_are_none(tmp_path: Path) -> None:
+    (tmp_path / "two.wav").write_bytes(b"")
+    (tmp_path / "two.flac").write_bytes(b"")
+    with pytest.raises(RowError) as caught:
+        load_reference(RefAudio(path=f"{tmp_path}/two.mp3", label="two.mp3"))
+    assert "Near" not in caught.value.message

@@ -18,7 +18,9 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from tts_batch.dataset.cells import quote
+from tts_batch.dataset.cells import printable, quote
+from tts_batch.dataset.near_files import near_file
+from tts_batch.dataset.segments import Segment, split_segment
 from tts_batch.dataset.sniff import decode_with_ffmpeg, sniff
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
@@ -28,6 +30,10 @@ MIN_REFERENCE_S = 0.5  # below: refused; the speaker encoder needs a voice, not 
 SHORT_REFERENCE_S = 3.0  # below: warned of; the model is made for clips of 3 s and more
 LONG_REFERENCE_S = 30.0  # above: warned of; clones get worse
 MAX_REFERENCE_S = 120.0  # above: refused; audio is never cut under a whole transcript
+MAX_CHANNELS = 32
+MAX_SAMPLES = 100_000_000  # of all channels: 400 MB in memory, 120 s of eight channels at 96 kHz
+SEGMENT_SLACK_S = 0.5  # that a segment may end after its recording: lengths in lists are rounded
+CANCELLED_POWER = 0.1  # of the power that an average of independent channels has: below, they cancel each other
 SILENT_PEAK = 1e-4  # -80 dBFS beside any constant offset: dither, not speech
 QUIET_PEAK = 0.01  # -40 dBFS
 _LONG_PATH_CHARS = 255  # more is seldom a path, and often base64
@@ -41,11 +47,10 @@ def probe_reference(ref: RefAudio) -> float | None:
     Raises RowError: ref_missing, ref_unreadable (not a file, empty, or clearly not audio), ref_too_short, ref_too_long.
     """
     if ref.path is not None:
-        found = _stat(ref)
-        return _probe_file(ref.path, found.st_size, found.st_mtime_ns)
+        return _probe_file(*_version(ref))
     if ref.array is not None:
         return _check_length(max(np.shape(ref.array), default=0) / _rate_hz(ref))
-    return _probe(BytesIO(ref.data or b""))
+    return _probe(BytesIO(ref.data or b""), None)
 
 
 def content_key(ref: RefAudio) -> str:
@@ -55,17 +60,14 @@ def content_key(ref: RefAudio) -> str:
     """
     if ref.path is None:
         return ref.label.removeprefix("sha256:")
-    found = _stat(ref)
-    return _file_key(ref.path, found.st_size, found.st_mtime_ns)
+    path, size_bytes, mtime_ns, segment = _version(ref)
+    key = _file_key(path, size_bytes, mtime_ns)
+    return key if segment is None else hashlib.sha256(f"{key}{segment.fragment}".encode()).hexdigest()
 
 
 def examine_reference(ref: RefAudio) -> tuple[float | None, str]:
-    """Return what `probe_reference` and `content_key` do, with one look for the file; raises as they do."""
-    if ref.path is None:
-        return probe_reference(ref), content_key(ref)
-    found = _stat(ref)
-    version = ref.path, found.st_size, found.st_mtime_ns
-    return _probe_file(*version), _file_key(*version)
+    """Return what `probe_reference` and `content_key` do; raises as they do."""
+    return probe_reference(ref), content_key(ref)
 
 
 def load_reference(ref: RefAudio) -> NDArray[np.float32]:
@@ -77,7 +79,7 @@ def load_reference(ref: RefAudio) -> NDArray[np.float32]:
     samples, rate_hz = _decode(ref)
     if not samples.size:
         _check_length(0.0)
-    mono = to_mono(samples)
+    mono = to_mono(samples, ref.label)
     if not np.isfinite(mono).all():
         raise RowError("ref_non_finite", f"ref_audio {ref.label} holds NaN or infinite samples: export it again.")
     _check_length(mono.size / rate_hz)
@@ -97,21 +99,42 @@ def resample(mono: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
     return np.pad(out[:num_samples], (0, max(0, num_samples - out.size)))
 
 
-def to_mono(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """Average the channels of [samples], [channels, samples] or [samples, channels]; integers are scaled by range."""
+def to_mono(samples: NDArray[Any], label: str = "") -> NDArray[np.float32]:
+    """Average the channels of [samples], [channels, samples] or [samples, channels]; integers are scaled by range.
+
+    Of channels that cancel each other, as those of a miswired cable do, the loudest is taken, and the log says so.
+    Raises RowError(ref_unreadable) for any other shape.
+    """
     if samples.ndim == 2:
         # Channels are the short side; librosa too averages channels-first.
-        channels_first = samples if samples.shape[0] <= samples.shape[1] else samples.T
-        if channels_first.shape[0] > 32:
+        channels = samples if samples.shape[0] <= samples.shape[1] else samples.T
+        if channels.shape[0] > MAX_CHANNELS:
             raise RowError(
                 "ref_unreadable", f"ref_audio has the shape {samples.shape}: that is not channels and samples."
             )
-        return np.asarray(_to_float(channels_first).mean(axis=0), dtype=np.float32)
+        return _average(_to_float(channels), label)
     if samples.ndim != 1:
         raise RowError(
             "ref_unreadable", f"ref_audio has {samples.ndim} dimensions: samples have one, or two with channels."
         )
     return _to_float(samples)
+
+
+def _average(channels: NDArray[np.float32], label: str) -> NDArray[np.float32]:
+    mono = np.asarray(channels.mean(axis=0), dtype=np.float32)
+    if len(channels) == 1 or not channels.size:
+        return mono
+    powers = np.asarray([float(channel.var(dtype=np.float64)) for channel in channels])
+    independent = powers.sum() / len(channels) ** 2  # the power of the average, had they nothing in common
+    if not float(mono.var(dtype=np.float64)) < CANCELLED_POWER * independent:
+        return mono
+    loudest = int(powers.argmax())
+    log.warning(
+        "the channels of ref_audio %s are in opposite phase and cancel each other: only channel %d is used",
+        label,
+        loudest + 1,
+    )
+    return np.ascontiguousarray(channels[loudest])
 
 
 def _to_float(samples: NDArray[Any]) -> NDArray[np.float32]:
@@ -133,28 +156,83 @@ def _decode(ref: RefAudio) -> tuple[NDArray[Any], int]:
     if ref.array is not None:
         return np.asarray(ref.array), _rate_hz(ref)
     if ref.path is not None:
-        _stat(ref)
-        with _open(ref.path) as source:
-            return _decode_file(source, ref)
-    return _decode_file(BytesIO(ref.data or b""), ref)
+        path, size_bytes, _, segment = _version(ref)
+        _refuse_empty(size_bytes)
+        with _open(path) as source:
+            return _decode_file(source, ref.label, segment)
+    return _decode_file(BytesIO(ref.data or b""), ref.label, None)
 
 
-def _decode_file(source: BinaryIO, ref: RefAudio) -> tuple[NDArray[Any], int]:
+def decode_bytes(data: bytes, label: str, segment: Segment) -> tuple[NDArray[Any], int]:
+    """Return (samples [channels, samples], rate in hertz) of a part of an encoded recording.
+
+    Raises RowError(ref_unreadable, ref_too_short).
+    """
+    return _decode_file(BytesIO(data), label, segment)
+
+
+def _decode_file(source: BinaryIO, label: str, segment: Segment | None) -> tuple[NDArray[Any], int]:
     try:
         with soundfile.SoundFile(source) as sound:
-            limit = int(MAX_REFERENCE_S * sound.samplerate) + 1  # one more sample than allowed is enough to refuse
-            return sound.read(limit, dtype="float32", always_2d=True).T, int(sound.samplerate)
+            rate_hz = int(sound.samplerate)
+            first, limit = 0, int(MAX_REFERENCE_S * rate_hz) + 1  # one sample more than allowed is enough to refuse
+            if segment is not None:
+                first, last = frames_of(segment, sound.frames, rate_hz)
+                limit = min(limit, last - first)
+            _refuse_too_much(min(limit, sound.frames) * sound.channels, sound.channels, rate_hz)
+            if first:
+                sound.seek(first)
+            return sound.read(limit, dtype="float32", always_2d=True).T, rate_hz
     except (soundfile.SoundFileError, RuntimeError) as error:
         source.seek(0)
         data = source.read()
         found = sniff(data)
-        decoded = decode_with_ffmpeg(data, MAX_REFERENCE_S) if found.may_be_audio else None
+        decoded = _decode_otherwise(data, segment) if found.may_be_audio else None
         if decoded is None:
             raise RowError(
                 "ref_unreadable",
-                f"ref_audio {ref.label} is {found} that cannot be decoded ({error}): save it as WAV or FLAC.",
+                f"ref_audio {label} is {found} that cannot be decoded ({error}): save it as WAV or FLAC.",
             ) from error
         return decoded
+
+
+def _decode_otherwise(data: bytes, segment: Segment | None) -> tuple[NDArray[Any], int] | None:
+    if segment is None:
+        return decode_with_ffmpeg(data, MAX_REFERENCE_S)
+    end_s = segment.start_s + MAX_REFERENCE_S if segment.end_s is None else segment.end_s
+    decoded = decode_with_ffmpeg(data, end_s)
+    if decoded is None:
+        return None
+    samples, rate_hz = decoded
+    first, last = frames_of(segment, samples.shape[1], rate_hz)
+    return samples[:, first:last], rate_hz
+
+
+def frames_of(segment: Segment, num_frames: int, rate_hz: int) -> tuple[int, int]:
+    """Return the first sample of a segment, and the one after its last. Raises RowError(ref_too_short)."""
+    first = round(segment.start_s * rate_hz)
+    last = num_frames if segment.end_s is None else round(segment.end_s * rate_hz)
+    if first >= num_frames or last > num_frames + SEGMENT_SLACK_S * rate_hz:
+        end = "its end" if segment.end_s is None else f"{segment.end_s:g} s"
+        raise RowError(
+            "ref_too_short",
+            f"ref_audio lasts {num_frames / rate_hz:.2f} s and has no part from {segment.start_s:g} s to {end}.",
+        )
+    return first, min(last, num_frames)
+
+
+def _refuse_too_much(num_samples: int, channels: int, rate_hz: int) -> None:
+    if num_samples > MAX_SAMPLES:
+        raise RowError(
+            "ref_too_long",
+            f"ref_audio has {num_samples} samples in {channels} channels of {rate_hz} Hz, more than the {MAX_SAMPLES} "
+            "allowed: save it as mono of 24 kHz.",
+        )
+
+
+def _refuse_empty(size_bytes: int) -> None:
+    if not size_bytes:  # no file to wait for, as /proc has them
+        raise RowError("ref_unreadable", "ref_audio is an empty file, not a recording.")
 
 
 def _check_level(mono: NDArray[np.float32], ref: RefAudio) -> NDArray[np.float32]:
@@ -192,21 +270,25 @@ def _rate_hz(ref: RefAudio) -> int:
     return ref.sampling_rate_hz
 
 
-def _stat(ref: RefAudio) -> os.stat_result:
+def _version(ref: RefAudio) -> tuple[str, int, int, Segment | None]:
+    """Return (path, size in bytes, modification time in ns, the wanted part) of a reference that is a file."""
     assert ref.path is not None
+    path, segment = split_segment(ref.path)
     try:
-        found = os.stat(ref.path)
+        found = os.stat(path)
     except (OSError, ValueError) as error:
-        raise RowError("ref_missing", _not_there(ref.path, ref.label), transient=True) from error
+        raise RowError("ref_missing", _not_there(path, ref.label), transient=True) from error
     if not stat.S_ISREG(found.st_mode):
-        raise RowError("ref_unreadable", f"ref_audio {ref.path} is not a file.")
-    return found
+        raise RowError("ref_unreadable", f"ref_audio {path} is not a file.")
+    return path, found.st_size, found.st_mtime_ns, segment
 
 
 def _not_there(path: str, label: str) -> str:
-    if len(path) <= _LONG_PATH_CHARS:
-        return f"ref_audio {label!r} is not there: looked for {path}."
-    return f"ref_audio {quote(label)} names no file: if it is base64, write it as data:audio/wav;base64,…"
+    if len(path) > _LONG_PATH_CHARS:
+        return f"ref_audio {quote(label)} names no file: if it is base64, write it as data:audio/wav;base64,…"
+    near = near_file(path)
+    hint = f" Near it is {near!r}." if near else ""
+    return f"ref_audio {label!r} is not there: looked for {printable(path)}.{hint}"
 
 
 class _Raw(FileIO):
@@ -247,19 +329,24 @@ def _file_key(path: str, size_bytes: int, mtime_ns: int) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _probe_file(path: str, size_bytes: int, mtime_ns: int) -> float | None:
+def _probe_file(path: str, size_bytes: int, mtime_ns: int, segment: Segment | None) -> float | None:
+    _refuse_empty(size_bytes)
     with _open(path) as source:
-        return _probe(source)
+        return _probe(source, segment)
 
 
-def _probe(source: BinaryIO) -> float | None:
+def _probe(source: BinaryIO, segment: Segment | None) -> float | None:
     try:
         with soundfile.SoundFile(source) as sound:
-            seconds = sound.frames / sound.samplerate
+            first, last = 0, sound.frames
+            if segment is not None:
+                first, last = frames_of(segment, sound.frames, sound.samplerate)
+            seconds = _check_length((last - first) / sound.samplerate)
+            _refuse_too_much((last - first) * sound.channels, sound.channels, sound.samplerate)
+            return seconds
     except (soundfile.SoundFileError, RuntimeError) as error:
         source.seek(0)
         found = sniff(source.read(4096))
         if not found.may_be_audio:
             raise RowError("ref_unreadable", f"ref_audio is {found}, not a recording.") from error
         return None
-    return _check_length(seconds)

@@ -167,8 +167,45 @@ def _cells(column: pa.Array) -> list[Any]:
         return [_value(scalar) for scalar in column]
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)  # Python's datetime knows no nanoseconds
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except Exception:  # of many types: dates out of range, unknown zones, text that is not UTF-8
+        return [_readable(scalar) for scalar in column]
+    if pa.types.is_interval(kind):
+        return [None if value is None else _interval(value) for value in values]
     return values
+
+
+def _readable(scalar: pa.Scalar) -> Any:
+    """As `as_py`, with text for what Python cannot hold, and bytes for text that is not UTF-8."""
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _readable(value) for name, value in scalar.items()}
+    if isinstance(scalar, pa.ListScalar):
+        return [_readable(item) for item in scalar.values]
+    try:
+        return scalar.as_py()
+    except Exception:
+        return _shown(scalar)
+
+
+def _shown(scalar: pa.Scalar) -> Any:
+    kind = scalar.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        unit: Any = kind.unit if pa.types.is_timestamp(kind) else "D" if pa.types.is_date32(kind) else "ms"
+        return f"{np.datetime64(scalar.value, unit)}{'Z' if getattr(kind, 'tz', None) else ''}"
+    if pa.types.is_duration(kind):
+        return f"{scalar.value} {kind.unit}"
+    if isinstance(scalar, pa.StringScalar):
+        return scalar.as_buffer().to_pybytes()
+    if isinstance(scalar, pa.DictionaryScalar | pa.ExtensionScalar):
+        return _readable(scalar.value)
+    return str(scalar)
+
+
+def _interval(value: Any) -> str:
+    return f"{value.months} months {value.days} days {value.nanoseconds} ns"
 
 
 def _value(scalar: pa.Scalar) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import date, time
+from decimal import Decimal
 from math import isnan
 from typing import Any
+from uuid import UUID
 
 from tts_batch.choices import TASKS, Task
 from tts_batch.errors import Reason, RowError
@@ -65,12 +68,23 @@ def parse_string(cell: Any, column: str, reason: Reason) -> str | None:
         return None
     if isinstance(cell, bytes):
         try:
-            return cell.decode("utf-8")
+            return cell.rstrip(b"\0").decode("utf-8")  # NULs fill up what has a fixed size
         except UnicodeDecodeError as error:
             raise RowError(reason, f"{column} is bytes that are not UTF-8: {error.reason}.") from error
-    if isinstance(cell, int) and not isinstance(cell, bool):
-        return str(cell)
+    if (text := plain_text(cell)) is not None:
+        return text
     raise RowError(reason, f"{column} is {kind_of(cell)}: it takes text.")
+
+
+def plain_text(cell: Any) -> str | None:
+    """Return the one usual spelling of an integer, decimal, UUID, date or time; None for what has none."""
+    if isinstance(cell, bool):
+        return None
+    if isinstance(cell, Decimal) and cell.is_finite():
+        return format(cell.to_integral_value() if cell == cell.to_integral_value() else cell, "f")
+    if isinstance(cell, int | UUID | date | time):
+        return str(cell)
+    return None
 
 
 def parse_flag(cell: Any, column: str) -> bool | None:
@@ -97,10 +111,25 @@ def parse_whole(cell: Any, column: str, low: int, high: int, reason: Reason) -> 
     return value
 
 
+def parse_seconds(cell: Any, column: str) -> float | None:
+    """Return a number of seconds from 0 to a billion, None for an empty cell. Raises RowError(bad_row)."""
+    if is_empty(cell):
+        return None
+    try:
+        seconds = -1.0 if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise RowError("bad_row", f"{column} is {quote(cell)}: it takes a number of seconds.")
+    return seconds
+
+
 def _whole(cell: Any) -> int | None:
     if isinstance(cell, str):
         digits = cell.strip()
         return int(digits.partition(".")[0]) if _DIGITS.fullmatch(digits) else None
+    if isinstance(cell, Decimal):
+        return int(cell) if cell.is_finite() and cell == cell.to_integral_value() else None
     if isinstance(cell, bool) or not isinstance(cell, int | float) or cell != cell // 1:
         return None
     return int(cell)

@@ -23,6 +23,8 @@ COLUMNS: tuple[str, ...] = (
     "instruct",
     "ref_audio",
     "ref_text",
+    "ref_offset",
+    "ref_duration",
     "x_vector_only",
     "seed",
     "task",
@@ -93,6 +95,7 @@ def map_columns(
     off = {name for name, column in mapping.items() if not column}
     _take_known(free, ours, off, table, notes)
     _take_ambiguous(free, ours, off, sample, notes)
+    _take_segment(names, ours, off, notes)
     taken = set(ours.values())
     extras = tuple(name for name in names if name not in taken)
     if "text" not in ours:
@@ -146,6 +149,22 @@ def _take_ambiguous(
         else:
             ours[meaning] = name
             notes.add(f"column {name!r} is read as {meaning}, by its content")
+
+
+def _take_segment(names: Collection[str], ours: dict[str, str], off: set[str], notes: Notes) -> None:
+    """Take `offset`, and `duration` beside it, as NeMo means them: where in the recording that is cloned to look.
+
+    A `duration` alone says how long some recording is, not which part of it is meant.
+    """
+    if "ref_audio" not in ours or "ref_offset" in ours or "ref_offset" in off:
+        return
+    named = {loosely(name): name for name in names if name not in ours.values()}
+    if "offset" in named:
+        ours["ref_offset"] = named["offset"]
+        if "duration" in named and "ref_duration" not in off:
+            ours.setdefault("ref_duration", named["duration"])
+        columns = " and ".join(repr(ours[name]) for name in ("ref_offset", "ref_duration") if name in ours)
+        notes.add(f"{columns} give the part of ref_audio that is cloned, in seconds; --map ref_offset= leaves it whole")
 
 
 def _meaning_by_content(value: Any) -> str | None:

@@ -6,8 +6,9 @@ import re
 from array import array
 from hashlib import blake2b
 from typing import Any
+from uuid import UUID
 
-from tts_batch.dataset.cells import kind_of, quote
+from tts_batch.dataset.cells import kind_of, plain_text, quote
 from tts_batch.dataset.notes import Notes
 from tts_batch.errors import RowError
 
@@ -20,18 +21,26 @@ def parse_id(cell: Any, notes: Notes, where: str) -> str:
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         raise RowError("bad_id", "id is empty: name every row, or leave the whole column out to have ids derived.")
     if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", errors="surrogateescape")
+        cell = _decode(cell)
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
         notes.add("id is a whole number stored as a float; 1.0 is read as 1", where)
         cell = int(cell)
-    if isinstance(cell, bool) or not isinstance(cell, str | int):
+    given = cell if isinstance(cell, str) else plain_text(cell)
+    if given is None:
         raise RowError("bad_id", f"id {quote(cell)} is {kind_of(cell)}: give text or an integer.")
-    text = str(cell).strip()
+    text = given.strip()
     if len(text) > MAX_ID_CHARS:
         raise RowError("bad_id", f"id has {len(text)} characters, more than {MAX_ID_CHARS}: {text[:40]!r}…")
     if _CONTROL.search(text):
         raise RowError("bad_id", f"id {text[:80]!r} holds control characters or broken UTF-8.")
     return text
+
+
+def _decode(cell: bytes) -> str:
+    try:
+        return cell.rstrip(b"\0").decode("utf-8")  # NULs fill up what has a fixed size
+    except UnicodeDecodeError:  # which the 16 bytes of a UUID most often are not
+        return str(UUID(bytes=cell)) if len(cell) == 16 else cell.decode("utf-8", "surrogateescape")
 
 
 class IdRegister:

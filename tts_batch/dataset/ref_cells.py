@@ -8,21 +8,25 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
+from tts_batch.dataset.audio import decode_bytes, frames_of
 from tts_batch.dataset.cells import kind_of, parse_string, quote
 from tts_batch.dataset.fetch import Fetcher
+from tts_batch.dataset.segments import Segment, split_segment
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _WEB = re.compile("https?:", re.IGNORECASE)
+_NO_RATE = "ref_audio is samples without their rate: give (samples, rate in hertz)."
+_MAX_RATE_HZ = 1 << 31
 _MAX_PATH_CHARS = 4096  # of Linux: what is longer is no path, but most likely base64
 
 
@@ -61,7 +65,7 @@ class RefCells:
         if isinstance(cell, list | tuple):
             return self._from_list(cell)
         if isinstance(cell, np.ndarray):
-            raise RowError("ref_unreadable", "ref_audio is samples without their rate: give (samples, rate in hertz).")
+            raise RowError("ref_unreadable", _NO_RATE)
         raise RowError("ref_unreadable", f"ref_audio is {kind_of(cell)}: give a path, bytes or an audio struct.")
 
     def _from_string(self, cell: str) -> RefAudio | None:
@@ -90,10 +94,14 @@ class RefCells:
         if "\0" in written:
             raise RowError("ref_missing", "ref_audio holds a NUL character, which no path can.")
         path = self._absolute(os.path.expanduser(written), label)
+        path, segment = split_segment(path)
+        if segment is not None:
+            path = self._absolute(os.path.expanduser(split_segment(written)[0]), label)
         if self._root is not None:
             path = os.path.realpath(path)  # and this path is the one opened, so that no link leads elsewhere
             if not Path(path).is_relative_to(self._root):
                 raise RowError("ref_forbidden", f"ref_audio {quote(label)} lies outside --audio-root {self._root}.")
+        path += segment.fragment if segment is not None else ""
         return RefAudio(path=path, label=label if len(label) <= _MAX_PATH_CHARS else _hash(label.encode()))
 
     def _absolute(self, path: str, label: str) -> str:
@@ -120,9 +128,32 @@ class RefCells:
         return None
 
     def _from_list(self, cell: list[Any] | tuple[Any, ...]) -> RefAudio | None:
+        if len(cell) > 1 and all(isinstance(item, int | float) for item in cell):
+            raise RowError("ref_unreadable", _NO_RATE)
         if len(cell) > 1:
             raise RowError("bad_row", f"ref_audio holds {len(cell)} recordings: a row clones one voice, so give one.")
         return self.parse(cell[0]) if cell else None
+
+
+def cut(ref: RefAudio, segment: Segment) -> RefAudio:
+    """Return the part of a reference. Of a file it is named; samples and bytes are cut.
+
+    Raises RowError(ref_unreadable, ref_too_short).
+    """
+    if ref.path is not None:
+        path, written = split_segment(ref.path)
+        if written is not None:
+            raise RowError(
+                "bad_row", f"ref_audio {quote(ref.label)} names a part, and so do the row's seconds: give one."
+            )
+        return replace(ref, path=path + segment.fragment, label=ref.label + segment.fragment)
+    if ref.data is not None:
+        samples, rate_hz = decode_bytes(ref.data, ref.label, segment)
+        return _from_samples(samples, rate_hz)
+    samples, rate_hz = np.asarray(ref.array), ref.sampling_rate_hz or 0
+    first, last = frames_of(segment, max(samples.shape, default=0), rate_hz)
+    is_channels_first = samples.ndim == 2 and samples.shape[0] <= samples.shape[1]
+    return _from_samples(samples[:, first:last] if is_channels_first else samples[first:last], rate_hz)
 
 
 def _refusal(scheme: str, url: str) -> str:
@@ -146,12 +177,12 @@ def _is_nothing(data: Any) -> bool:
 
 
 def _from_samples(array: Any, rate: Any) -> RefAudio:
-    if not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0 or rate != int(rate):
+    if not isinstance(rate, int | float) or not 0 < rate < _MAX_RATE_HZ or rate != int(rate):
         raise RowError("ref_unreadable", f"ref_audio's sampling_rate is {quote(rate)}: samples need theirs in hertz.")
     try:
         samples = np.asarray(array)
-    except ValueError as error:
-        raise RowError("ref_unreadable", f"ref_audio's array is ragged: {error}.") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RowError("ref_unreadable", f"ref_audio's array is not one of numbers: {error}.") from error
     if samples.dtype.kind not in "iuf":
         raise RowError("ref_unreadable", f"ref_audio's array holds {samples.dtype}, not numbers.")
     digest = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {int(rate)} ".encode())

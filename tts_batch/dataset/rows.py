@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from tts_batch.config import JobConfig
-from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_string, parse_task, parse_whole
+from tts_batch.dataset.carried import carried, encodable
+from tts_batch.dataset.cells import MAX_SEED, is_empty, parse_flag, parse_seconds, parse_string, parse_task, parse_whole
 from tts_batch.dataset.columns import (
     AMBIGUOUS,
     COLUMNS,
@@ -25,7 +26,8 @@ from tts_batch.dataset.formats import open_table
 from tts_batch.dataset.ids import IdRegister, parse_id
 from tts_batch.dataset.languages import parse_language
 from tts_batch.dataset.notes import Notes
-from tts_batch.dataset.ref_cells import RefCells
+from tts_batch.dataset.ref_cells import RefCells, cut
+from tts_batch.dataset.segments import Segment
 from tts_batch.dataset.speakers import normalise_speaker
 from tts_batch.dataset.spoken_text import check_text
 from tts_batch.dataset.tables import RawRow, Table
@@ -181,6 +183,13 @@ class _RowReader:
                 failure = failure or Failure(error.reason, error.message)
         if "text" not in cells:
             failure = failure or Failure("empty_text", "the row has no text.")
+        offset, duration = values.pop("ref_offset", None), values.pop("ref_duration", None)
+        if "ref_audio" in values and (offset or duration is not None):
+            end = None if duration is None else (offset or 0.0) + duration
+            try:
+                values["ref_audio"] = cut(values["ref_audio"], Segment(offset or 0.0, end))
+            except RowError as error:
+                failure = failure or Failure(error.reason, error.message)
         return values, failure
 
     def _identify(
@@ -220,7 +229,7 @@ class _RowReader:
     def _extras(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         if not self._with_extras:
             return {}
-        return {_encodable(name): _encodable(cells[name]) for name in self._columns.extras if name in cells}
+        return {encodable(name): carried(cells[name]) for name in self._columns.extras if name in cells}
 
     def _check_folders(self, columns: Iterable[str]) -> None:
         """Raise UsageError for a column that a folder above the file is named after, too."""
@@ -272,13 +281,6 @@ class _RowReader:
         return {ours: folders.get(name) or fields.get(name, name) for ours, name in known.items()}
 
 
-def _encodable(cell: Any) -> Any:
-    """A JSON string may hold half a surrogate pair, which no table can be written with: show it as U+FFFD."""
-    if isinstance(cell, str) and not cell.isascii():
-        return cell.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return cell
-
-
 def _speaker(cell: Any) -> str | None:
     speaker = parse_string(cell, "speaker", "bad_speaker")
     return None if speaker is None else normalise_speaker(speaker)
@@ -295,6 +297,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "seed": lambda cell: parse_whole(cell, "seed", 0, MAX_SEED, "bad_seed"),
     "max_frames": lambda cell: parse_whole(cell, "max_frames", 1, _MAX_FRAMES, "bad_row"),
     "task": parse_task,
+    "ref_offset": lambda cell: parse_seconds(cell, "ref_offset"),
+    "ref_duration": lambda cell: parse_seconds(cell, "ref_duration"),
 }
 
 

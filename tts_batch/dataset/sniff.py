@@ -13,6 +13,7 @@ import soundfile
 from numpy.typing import NDArray
 
 FFMPEG_TIMEOUT_S = 60.0
+_MAX_DECODED_BYTES = 400_000_000
 _FFMPEG_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,wv"
 
 
@@ -82,7 +83,19 @@ def decode_with_ffmpeg(data: bytes, max_s: float) -> tuple[NDArray[np.float32], 
         copy.flush()
         allowed = ["-protocol_whitelist", "file", "-format_whitelist", _FFMPEG_FORMATS]
         source = ["-nostdin", "-v", "error", *allowed, "-i", copy.name]
-        target = ["-map", "0:a:0", "-t", str(max_s + 1), "-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]
+        target = [
+            "-map",
+            "0:a:0",
+            "-t",
+            str(max_s + 1),
+            "-fs",
+            str(_MAX_DECODED_BYTES),
+            "-c:a",
+            "pcm_f32le",
+            "-f",
+            "wav",
+            "pipe:1",
+        ]
         try:
             wav = subprocess.run([ffmpeg, *source, *target], capture_output=True, timeout=FFMPEG_TIMEOUT_S, check=True)
             samples, rate_hz = soundfile.read(io.BytesIO(wav.stdout), dtype="float32", always_2d=True)

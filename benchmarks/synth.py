@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tts_batch.engine.isolated import IsolatedEngine
-
 from tts_batch.bench.engines import load_model, open_bench_engine, random_model
 from tts_batch.bench.workload import BenchRow, Workload
 from tts_batch.config import JobConfig
@@ -37,13 +35,8 @@ NOTHING_FAILS: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def create(config: EngineConfig) -> IsolatedEngine:
-    """What the worker opens: as with `--engine native`, an engine in a process of its own."""
-    return IsolatedEngine("benchmarks.synth:create_here", config)
-
-
-def create_here(config: EngineConfig) -> NativeEngine:
-    """The engine itself. The rows come from a table, so that only their ids lead to their lengths."""
+def create(config: EngineConfig) -> NativeEngine:
+    """What the worker opens. The rows come from a table, so that only their ids lead to their lengths."""
     settings = json.loads(os.environ[SETTINGS])
     shape = settings["shape"]
     engine, preparer = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)

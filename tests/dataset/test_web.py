@@ -95,7 +95,7 @@ def test_a_file(server: WebServer) -> None:
     assert fetched(server.url("/a%20b.wav?x=1")) == b"sound"
     with pytest.raises(WebError, match="404") as caught:
         fetched(server.url("/none"))
-    assert not caught.value.passing
+    assert not caught.value.transient
 
 
 def test_the_checked_address_is_the_one_asked(server: WebServer) -> None:
@@ -193,14 +193,14 @@ def test_a_server_that_is_silent_times_out(server: WebServer, monkeypatch: pytes
     server.answers["/mute"] = lambda wfile: time.sleep(2)
     with pytest.raises(WebError, match="connection failed") as caught:
         fetched(server.url("/mute"))
-    assert caught.value.passing
+    assert caught.value.transient
 
 
 def test_a_file_that_ends_early_is_none(server: WebServer) -> None:
     server.answers["/half"] = lambda wfile: wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf") and None
     with pytest.raises(WebError, match="received 4 bytes, expected 10") as caught:
         fetched(server.url("/half"))
-    assert caught.value.passing
+    assert caught.value.transient
 
 
 def test_an_unknown_host_and_a_closed_port() -> None:

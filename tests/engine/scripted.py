@@ -10,17 +10,17 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from tts_batch.engine.code2wav.utterance import Voiced
+from tts_batch.engine.code2wav.code2wav import clip_result
 from tts_batch.engine.compute_loop import ComputeLoop, Stages
 from tts_batch.engine.generation import generate
 from tts_batch.engine.request import SpeechRequest, SpeechResult
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.model.prompt import Prompt
 
 
-def prepared_row(request: SpeechRequest, ref_codes: torch.Tensor | None = None) -> PreparedRow:
+def prepared_row(request: SpeechRequest, ref_codes: torch.Tensor | None = None) -> EngineRow:
     """A row with next to no prompt."""
-    return PreparedRow(
+    return EngineRow(
         request=request,
         prompt=Prompt((0,), (0,), (), {"language": "auto"}, num_text_tokens=1),
         ref_codes=ref_codes,
@@ -43,7 +43,7 @@ class ScriptedPreparer:
     def encode_loaded(self) -> None:
         pass
 
-    def prepare(self, request: SpeechRequest) -> PreparedRow:
+    def prepare(self, request: SpeechRequest) -> EngineRow:
         return prepared_row(request)
 
 
@@ -55,8 +55,8 @@ class ScriptedRunner:
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.look_ahead = look_ahead  # rows that may wait while all places are taken
-        self.waiting: list[PreparedRow] = []
-        self.active: dict[str, tuple[PreparedRow, int]] = {}
+        self.waiting: list[EngineRow] = []
+        self.active: dict[str, tuple[EngineRow, int]] = {}
         self.num_steps = 0
         self.on_step = on_step
 
@@ -65,24 +65,24 @@ class ScriptedRunner:
         return self.max_num_seqs + self.look_ahead - len(self.active) - len(self.waiting)
 
     @property
-    def is_hungry(self) -> bool:
+    def has_free_slots(self) -> bool:
         return len(self.active) + len(self.waiting) < self.max_num_seqs
 
     @property
     def busy(self) -> bool:
         return bool(self.active or self.waiting)
 
-    def add(self, row: PreparedRow) -> None:
+    def add(self, row: EngineRow) -> None:
         self.waiting.append(row)
 
     def start_waiting(self) -> None:
         """Nothing begins before `step`."""
 
-    def step(self) -> list[DecodedRow]:
+    def step(self) -> list[EngineRow]:
         while self.waiting and len(self.active) < self.max_num_seqs:
             row = self.waiting.pop(0)
-            assert row.request.request_id not in self.active
-            self.active[row.request.request_id] = row, 0
+            assert row.request_id not in self.active
+            self.active[row.request_id] = row, 0
         self.num_steps += 1
         if self.on_step:
             self.on_step(self)
@@ -92,22 +92,22 @@ class ScriptedRunner:
             if frames + 1 >= row.request.max_frames:
                 del self.active[name]
                 codes = torch.full((frames + 1, 16), row.request.seed % 2_048)
-                decoded.append(DecodedRow(row, codes, "stop", True, {"decode_s": 0.0}))
+                decoded.append(row.end(codes, "stop", {"decode_s": 0.0}))
         return decoded
 
-    def progress(self) -> list[tuple[PreparedRow, int]]:
+    def progress(self) -> list[tuple[EngineRow, int]]:
         return [*self.active.values(), *((row, -1) for row in self.waiting)]
 
-    def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+    def codes_so_far(self, row: EngineRow, num_frames: int) -> torch.Tensor:
         return torch.full((num_frames, 16), row.request.seed % 2_048)
 
     def cancel(self, request_id: str) -> bool:
-        kept = [row for row in self.waiting if row.request.request_id != request_id]
+        kept = [row for row in self.waiting if row.request_id != request_id]
         found = len(kept) < len(self.waiting)
         self.waiting = kept
         return self.active.pop(request_id, None) is not None or found
 
-    def evict(self) -> list[PreparedRow]:
+    def evict(self) -> list[EngineRow]:
         rows = [row for row, _ in self.active.values()] + self.waiting
         self.active.clear()
         self.waiting.clear()
@@ -121,21 +121,21 @@ class ScriptedCode2Wav:
         self.gate = threading.Event()
         self.gate.set()
         self.too_big = too_big
-        self.rows: dict[str, DecodedRow] = {}
+        self.rows: dict[str, EngineRow] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self.rows)
 
-    def submit(self, decoded: DecodedRow) -> None:
-        assert decoded.prepared.request.request_id not in self.rows
-        self.rows[decoded.prepared.request.request_id] = decoded
+    def submit(self, row: EngineRow) -> None:
+        assert row.request_id not in self.rows
+        self.rows[row.request_id] = row
 
-    def poll(self, *, drain: bool) -> list[Voiced]:
+    def poll(self, *, drain: bool) -> list[SpeechResult]:
         if not self.gate.is_set():
             return []
         rows, self.rows = self.rows, {}
-        return [self._voice(row) for row in rows.values()]
+        return [self._result(row) for row in rows.values()]
 
     def progress(self) -> list[tuple[str, int]]:
         return [(name, 0) for name in self.rows]
@@ -146,9 +146,9 @@ class ScriptedCode2Wav:
     def clear(self) -> None:
         self.rows.clear()
 
-    def _voice(self, row: DecodedRow) -> Voiced:
+    def _result(self, row: EngineRow) -> SpeechResult:
         codes = row.codes.numpy().astype(np.int16)
-        return Voiced(row, codes, np.ones(len(codes), np.float32) if len(codes) < self.too_big else None, 0.0)
+        return clip_result(row, codes, np.ones(len(codes), np.float32) if len(codes) < self.too_big else None, 0.0)
 
 
 @contextmanager

@@ -124,9 +124,9 @@ def test_only_chunks_of_the_fast_codec_are_replayed(
     config = EngineConfig(model="", code2wav_mode=mode, **settings)
     platform, profile = replace(BF16_CUDA, device=torch.device("cpu")), replace(PROFILE, **knobs)
     pool = decode_pool(model, platform, profile, config, Meter())
-    assert isinstance(pool._graphs, Code2WavGraphs if captures else type(None))
+    assert isinstance(pool.graphs, Code2WavGraphs if captures else type(None))
     monkeypatch.undo()
-    assert decode_pool(model, platform, profile, config, Meter())._graphs is None, "the exact codec's"
+    assert decode_pool(model, platform, profile, config, Meter()).graphs is None, "the exact codec's"
 
 
 def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:

@@ -9,7 +9,6 @@ import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -32,7 +31,7 @@ from tts_batch.engine import compute_loop, exchange
 from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.generation import generate
 from tts_batch.engine.request import SpeechRequest
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.runner import EngineRow
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +61,7 @@ def test_every_request_ends_exactly_once(script: list[int], max_num_seqs: int) -
 # What it wants, and when it waits
 
 
-def test_it_wants_as_many_as_its_runner_has_room_for() -> None:
+def test_more_requests_than_there_is_room_for_wait() -> None:
     hold, runner = threading.Event(), ScriptedRunner(4, on_step=lambda runner: hold.wait(10))
     with scripted_engine(runner) as engine:
         assert engine.num_wanted == 4
@@ -195,7 +194,7 @@ class PickyPreparer(ScriptedPreparer):
         "memory": torch.OutOfMemoryError("scripted"),
     }
 
-    def prepare(self, request: SpeechRequest) -> PreparedRow:
+    def prepare(self, request: SpeechRequest) -> EngineRow:
         if request.text in self.ERRORS:
             raise self.ERRORS[request.text].with_traceback(None)
         return super().prepare(request)
@@ -294,7 +293,7 @@ def test_abort_after_the_end_does_nothing_to_the_next_of_that_id() -> None:
 
 def test_a_request_that_the_stages_lost_can_be_aborted() -> None:
     class Forgetful(ScriptedRunner):
-        def step(self) -> list[DecodedRow]:
+        def step(self) -> list[EngineRow]:
             super().step()
             return []
 
@@ -388,7 +387,7 @@ def test_what_did_not_fit_is_let_go_of_before_less_is_tried() -> None:
             raise torch.OutOfMemoryError("scripted")
 
     class Watched(ScriptedRunner):
-        def evict(self) -> list[PreparedRow]:
+        def evict(self) -> list[EngineRow]:
             assert [ref() for ref in failed] == [None] * len(failed)
             return super().evict()
 
@@ -399,10 +398,10 @@ def test_what_did_not_fit_is_let_go_of_before_less_is_tried() -> None:
 
 def test_no_memory_to_hand_codes_to_code2wav_is_the_rows_error() -> None:
     class Full(ScriptedCode2Wav):
-        def submit(self, decoded: DecodedRow) -> None:
-            if decoded.prepared.request.request_id == "a":
+        def submit(self, row: EngineRow) -> None:
+            if row.request_id == "a":
                 raise torch.OutOfMemoryError("scripted")
-            super().submit(decoded)
+            super().submit(row)
 
     results = run_scripted([ask("a"), ask("b")], code2wav=Full())
     assert {r.request_id: r.reason for r in results} == {"a": "out_of_memory", "b": None}
@@ -410,9 +409,9 @@ def test_no_memory_to_hand_codes_to_code2wav_is_the_rows_error() -> None:
 
 def test_a_row_that_lost_its_numbers_is_no_clip() -> None:
     class Overflowing(ScriptedRunner):
-        def step(self) -> list[DecodedRow]:
+        def step(self) -> list[EngineRow]:
             rows = super().step()
-            return [replace(row, finish_reason="error") if len(row.codes) == 3 else row for row in rows]
+            return [row.end(row.codes, "error", {}) if len(row.codes) == 3 else row for row in rows]
 
     requests = [ask("a", max_frames=3), ask("b", max_frames=4)]
     results = {r.request_id: r for r in run_scripted(requests, Overflowing())}
@@ -448,7 +447,7 @@ def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.Monkey
         def encode_loaded(self) -> None:
             steps.append("encode")
 
-        def prepare(self, request: SpeechRequest) -> PreparedRow:
+        def prepare(self, request: SpeechRequest) -> EngineRow:
             steps.append(f"prepare {request.request_id}")
             return super().prepare(request)
 

@@ -1,4 +1,4 @@
-"""The numbers that an engine computes in: what the device has in hardware, unless told."""
+"""The numbers that an engine computes in: what the device has in hardware, unless configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two threads of an engine share: each request is in one state, and nobody waits longer than it must."""
+"""What the two threads of an engine share: each request is in one state, and neither waits longer than it must."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_abort_ends_a_request_in_every_state() -> None:
     assert exchange.take_aborted() == []
 
 
-def test_a_request_that_was_taken_ends_at_once_where_nobody_can_stop_it() -> None:
+def test_a_request_that_was_taken_ends_at_once_where_it_cannot_be_stopped() -> None:
     exchange = Exchange(10, aborts_at_once=True)
     exchange.add(ask("a"))
     exchange.take(1)

@@ -118,7 +118,7 @@ def test_a_closed_engine_is_over(open_tiny: Open) -> None:
             call()
 
 
-def test_an_engine_that_nobody_closes_leaves_no_thread() -> None:
+def test_an_engine_that_is_never_closed_leaves_no_thread() -> None:
     engine = NativeEngine(EngineConfig(model=str(build_tiny("tiny-random", "custom_voice")), device="cpu"))
     assert len(list(generate(engine, [ask()]))) == 1
     assert len(compute_threads()) == 1
@@ -158,7 +158,8 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
     [
         ({"model": "/no/such/folder"}, "neither a folder nor a hub id"),
         ({"runner": "v3"}, "'v3' is not one of v1, v2"),
-        ({"device": "musa"}, "'musa' was asked for"),
+        ({"device": "musa"}, "'musa' is unavailable"),
+        ({"device": "tpu"}, "'tpu' is not one of auto, cpu, cuda"),
         ({"dtype": "float16"}, "'float16' is not one of"),
         ({"max_num_seqs": 0}, "max_num_seqs cannot be 0"),
         ({"stall_timeout_s": 0.0}, "stall_timeout_s cannot be 0.0"),
@@ -166,13 +167,13 @@ def test_says_what_it_computes_with(open_tiny: Open) -> None:
         ({"code2wav_mode": "streamed"}, "'streamed' is not one of utterance, chunked"),
     ],
 )
-def test_what_cannot_be_had_is_said_at_once(settings: dict[str, object], message: str) -> None:
+def test_an_invalid_configuration_is_refused_at_once(settings: dict[str, object], message: str) -> None:
     folder = str(build_tiny("tiny-random", "custom_voice"))
     with pytest.raises(EngineConfigError, match=message):
         NativeEngine(EngineConfig(**{"model": folder, "device": "cpu", **settings}))
 
 
-def test_too_little_memory_to_open_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_to_open_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_big(*arguments: object) -> None:
         raise torch.OutOfMemoryError("tried to allocate 20.00 GiB")
 

@@ -79,7 +79,7 @@ def test_aborted_in_every_state() -> None:
     step = runner.step
 
     def look_then_step() -> object:
-        where = {row.request.request_id: frames for row, frames in runner.progress()}
+        where = {row.request_id: frames for row, frames in runner.progress()}
         wanted = {"decoding": where.get("decoding", 0) >= 3, "first frame": where.get("first frame") == 0}
         wanted |= {"queued": where.get("queued") == -1, "code2wav": "code2wav" in dict(code2wav.progress())}
         for name, is_there in wanted.items():

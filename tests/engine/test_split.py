@@ -1,4 +1,4 @@
-"""Placement split: Code2Wav on a second device, the same clips, and a sentence where there is none."""
+"""Placement split: Code2Wav on a second device, the same clips, and an error where it is unavailable."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_second_device_is_one_beside_the_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     config = EngineConfig(model="", device="cuda", dtype="bfloat16", placement="split")
     assert resolve_platform(replace(config, code2wav_device="cuda:1")).code2wav_device == torch.device("cuda", 1)
-    with pytest.raises(EngineConfigError, match=f"'{asked}' is none beside the talker's, of 2 that torch sees"):
+    with pytest.raises(EngineConfigError, match=f"'{asked}' is not a second device: torch sees 2"):
         resolve_platform(replace(config, code2wav_device=asked))
 
 
@@ -82,11 +82,14 @@ def test_the_second_device_is_one_beside_the_first(monkeypatch: pytest.MonkeyPat
     ("settings", "message"),
     [
         ({"placement": "split"}, r"needs two devices, and torch sees 1 \(cpu\)"),
-        ({"placement": "split", "code2wav_device": "cuda:1"}, "'cuda:1' is not of the talker's kind, which is cpu"),
+        (
+            {"placement": "split", "code2wav_device": "cuda:1"},
+            "'cuda:1' is no second cpu device",
+        ),
         ({"code2wav_device": "cpu"}, "'cpu' goes with placement 'split' only"),
         ({"placement": "pipeline"}, "'pipeline' is not one of colocated, split: a model is never cut into a pipeline"),
     ],
 )
-def test_what_cannot_be_had_is_said_before_weights_are_read(settings: dict[str, str], message: str) -> None:
+def test_an_invalid_placement_is_refused_before_weights_are_read(settings: dict[str, str], message: str) -> None:
     with pytest.raises(EngineConfigError, match=message):
         NativeEngine(EngineConfig(model="/no/such/folder", device="cpu", **settings))

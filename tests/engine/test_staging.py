@@ -1,4 +1,4 @@
-"""stage: what arrives is what was sent, whatever its dtype and shape, aligned, and nobody else's."""
+"""stage: what arrives is what was sent, whatever its dtype and shape, aligned, in its own place."""
 
 from __future__ import annotations
 

@@ -22,11 +22,10 @@ from tests.engine.scripted import (
     wait_until,
 )
 from tts_batch.engine import compute_loop
-from tts_batch.engine.code2wav.utterance import Voiced
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.generation import generate
-from tts_batch.engine.request import SpeechRequest
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.request import SpeechRequest, SpeechResult
+from tts_batch.engine.runner import EngineRow
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +71,7 @@ def test_a_stuck_stage_that_cannot_be_described_is_reported_all_the_same(caplog:
     release = threading.Event()
 
     class Changing(ScriptedRunner):
-        def progress(self) -> list[tuple[PreparedRow, int]]:
+        def progress(self) -> list[tuple[EngineRow, int]]:
             if self.num_steps:
                 raise RuntimeError("dictionary changed size during iteration")
             return super().progress()
@@ -91,12 +90,12 @@ def test_a_stuck_stage_that_cannot_be_described_is_reported_all_the_same(caplog:
 class Forgetful(ScriptedRunner):
     """Loses the rows named `lost` when they end, and never moves those named `stuck`."""
 
-    def step(self) -> list[DecodedRow]:
+    def step(self) -> list[EngineRow]:
         decoded = super().step()
         for name in ("stuck 1", "stuck 2"):
             if name in self.active:
                 self.active[name] = self.active[name][0], 1
-        names = [row.prepared.request.request_id for row in decoded]
+        names = [row.request_id for row in decoded]
         return [row for row, name in zip(decoded, names, strict=True) if not name.startswith("lost")]
 
 
@@ -119,7 +118,7 @@ def test_a_dropped_hand_off_and_stuck_rows_fail_and_the_others_go_on(caplog: pyt
 class Deaf(ScriptedRunner):
     """Takes rows in, and never admits one."""
 
-    def step(self) -> list[DecodedRow]:
+    def step(self) -> list[EngineRow]:
         time.sleep(0.001)
         return []
 
@@ -169,7 +168,7 @@ def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies
         def load(self, request: SpeechRequest) -> None:
             self.hang(request, "load")
 
-        def prepare(self, request: SpeechRequest) -> PreparedRow:
+        def prepare(self, request: SpeechRequest) -> EngineRow:
             self.hang(request, "prepare")
             return super().prepare(request)
 
@@ -192,7 +191,7 @@ def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies
 
 def test_a_result_that_comes_after_the_end_is_dropped() -> None:
     class Twice(ScriptedCode2Wav):
-        def poll(self, *, drain: bool) -> list[Voiced]:
+        def poll(self, *, drain: bool) -> list[SpeechResult]:
             return 2 * super().poll(drain=drain)
 
     results = run_scripted([ask("a"), ask("b")], code2wav=Twice())
@@ -201,10 +200,10 @@ def test_a_result_that_comes_after_the_end_is_dropped() -> None:
 
 def test_a_runner_that_cannot_even_let_go_is_no_hang() -> None:
     class Broken(ScriptedRunner):
-        def step(self) -> list[DecodedRow]:
+        def step(self) -> list[EngineRow]:
             raise RuntimeError("device lost")
 
-        def evict(self) -> list[PreparedRow]:
+        def evict(self) -> list[EngineRow]:
             raise RuntimeError("device lost for good")
 
     with pytest.raises(EngineError, match=r"device lost\.$"):

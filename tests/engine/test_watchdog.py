@@ -39,10 +39,10 @@ def test_who_is_stuck(clock: Clock) -> None:
     still = ({"a"}, {"a": 7}, {})
     assert watch(clock, *[still] * 7) == []
     assert watch(clock, *[still] * 8) == ["a"]
-    assert watch(clock, *[({"a"}, {}, {})] * 8) == ["a"]  # nobody has it
+    assert watch(clock, *[({"a"}, {}, {})] * 8) == ["a"]  # no stage holds it
     assert watch(clock, *[({"a"}, {}, {"a": 1})] * 8) == ["a"]
     assert watch(clock, *[({"a"}, {"a": -1}, {})] * 8) == ["a"]
-    assert watch(clock, *[(set(), {"b": 7}, {"c": 1})] * 8) == []  # whoever they are, nobody waits for them
+    assert watch(clock, *[(set(), {"b": 7}, {"c": 1})] * 8) == []  # no caller waits for these
 
 
 def test_who_moves_or_may_wait_is_not(clock: Clock) -> None:
@@ -61,7 +61,7 @@ def test_few_looks_are_slow_work_and_not_stuck(clock: Clock) -> None:
     assert watch(clock, *[still] * 4, step_s=40.0) == ["a"]
 
 
-def test_time_that_is_the_receivers_does_not_count(clock: Clock) -> None:
+def test_time_spent_waiting_for_the_caller_does_not_count(clock: Clock) -> None:
     watchdog = Watchdog(30.0)
     for _ in range(20):
         with watchdog.excused():

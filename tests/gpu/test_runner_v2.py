@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.generation import generate
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
-from tts_batch.engine.runner import PreparedRow, Runner
+from tts_batch.engine.runner import EngineRow, Runner
 from tts_batch.engine.v1.runner import LockstepRunner
 from tts_batch.engine.v2.frame_loop import FrameLoop, PrefillRows, PrefillTokens
 from tts_batch.engine.v2.runner import ContinuousRunner, RunnerSettings
@@ -55,18 +56,18 @@ def requests(sampling: SamplingParams) -> list[SpeechRequest]:
 
 @functools.cache
 @torch.inference_mode()
-def prepared(sampling: SamplingParams) -> tuple[PreparedRow, ...]:
+def prepared(sampling: SamplingParams) -> tuple[EngineRow, ...]:
     preparer = Preparer(load())
     return tuple(preparer.prepare(request) for request in requests(sampling))
 
 
-def codes(runner: Runner, rows: Sequence[PreparedRow]) -> dict[str, list[list[int]]]:
-    waiting, decoded = list(rows), {}
+def codes(runner: Runner, rows: Sequence[EngineRow]) -> dict[str, list[list[int]]]:
+    waiting, decoded = [replace(row) for row in rows], {}
     while waiting or runner.busy:
         while waiting and runner.room > 0:
             runner.add(waiting.pop(0))
         for row in runner.step():
-            decoded[row.prepared.request.request_id] = row.codes.tolist()
+            decoded[row.request_id] = row.codes.tolist()
     return decoded
 
 

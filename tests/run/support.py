@@ -18,7 +18,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tts_batch.config import JobConfig
+from tts_batch.engine.request import SamplingParams
+from tts_batch.ipc.messages import PieceTask, RowTask
 from tts_batch.store.journal import list_segments, read_outcomes
+from tts_batch.worker.pieces import piece_id
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "tests.fake_engine:create"
@@ -37,6 +40,21 @@ def make_config(folder: Path, rows: int | Iterable[Mapping[str, Any]] = 12, **op
     table = write_table(folder / "table.jsonl", make_rows(rows) if isinstance(rows, int) else rows)
     defaults = {"model": "tiny-random", "engine": ENGINE, "device": "cpu", "progress": "none"}
     return JobConfig.model_validate({"data": (str(table),), "out": folder / "out", **defaults, **options})
+
+
+def make_task(row_id: str, num_pieces: int = 1, attempts: int = 1, max_frames: int = 50) -> RowTask:
+    """A row of a built-in voice, as a worker gets it; seeds count from 100 for each piece."""
+    pieces = [
+        PieceTask(
+            request_id=row_id if num_pieces == 1 else piece_id(row_id, number),
+            text="Some words.",
+            max_frames=max_frames,
+            expected_s=1.0,
+            seeds=tuple(100 * (number + 1) + attempt for attempt in range(attempts)),
+        )
+        for number in range(num_pieces)
+    ]
+    return RowTask(row_id, "custom_voice", tuple(pieces), SamplingParams(), "f", "i", speaker="vivian")
 
 
 def read_manifest(out: Path) -> list[dict[str, Any]]:

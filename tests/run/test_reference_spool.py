@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
-from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from tts_batch.run.references import ReferenceSpool, Tails, reference_from
 
-from tts_batch.engine.request import Reference
 from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
-from tts_batch.run import references
+from tts_batch.run import reference_spool
+from tts_batch.run.reference_spool import ReferenceSpool
+from tts_batch.worker.references import engine_reference
 
 TONE = (0.3 * np.sin(np.arange(48_000) / 10)).astype(np.float32)
 
@@ -38,7 +35,7 @@ def test_every_form_arrives(tmp_path: Path) -> None:
         RefAudio(array=TONE, sampling_rate_hz=24_000, label="sha256:2"),
     ]
     for number, form in enumerate(forms):
-        reference = reference_from(spool.pin(f"key{number}", form, "words"))
+        reference = engine_reference(spool.pin(f"key{number}", form, "words"))
         assert reference is not None
         assert (reference.key, reference.text) == (f"key{number}", "words")
         assert np.array_equal(reference.load(), TONE)
@@ -53,72 +50,27 @@ def test_every_form_arrives(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_gone_is_the_reference_s_failure_and_may_come_back(tmp_path: Path, form: RefAudio) -> None:
     spool = ReferenceSpool(tmp_path / "spool")
-    reference = reference_from(spool.pin("key", form, None))
+    reference = engine_reference(spool.pin("key", form, None))
     assert reference is not None
     spool.remove()
     with pytest.raises(RowError, match=r"sha256:.* cannot be read from .*: No such file") as caught:
         reference.load()
-    assert (caught.value.reason, caught.value.passing) == ("ref_unreadable", True)
-
-
-def test_a_tail_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:
-    file = tmp_path / "voice.wav"
-    reference = reference_from(ReferenceSpool(tmp_path / "spool").pin("key", RefAudio(path=str(file), label="a"), ""))
-    tails = Tails(wanted=True)
-    assert tails.of(reference) is None
-    file.write_bytes(wav_bytes())
-    assert tails.of(reference) is tails.of(reference) is not None
-    assert Tails(wanted=False).of(reference) is None
-
-
-def test_tails_are_read_ahead_and_once_for_all_rows_in_hand() -> None:
-    loads: Counter[str] = Counter()
-    threads: set[str] = set()
-
-    def load(key: str) -> np.ndarray:
-        loads[key] += 1
-        threads.add(threading.current_thread().name)
-        return TONE
-
-    voices = [Reference(f"voice{n}", partial(load, f"voice{n}")) for n in range(1_000)]
-    tails = Tails(wanted=True)
-    for reference in [*voices, None]:
-        tails.read_ahead(reference)
-    for _ in range(2):
-        assert all(tails.of(reference) is not None for reference in voices)
-    assert loads == {reference.key: 1 for reference in voices}
-    assert threading.current_thread().name not in threads
-
-
-def test_a_tail_that_takes_too_long_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "TAIL_S", 0.05)
-    may_go_on = threading.Event()
-
-    def load() -> np.ndarray:
-        assert may_go_on.wait(30)
-        return TONE
-
-    tails = Tails(wanted=True)
-    reference = Reference("voice", load)
-    assert tails.of(reference) is None
-    may_go_on.set()
-    monkeypatch.setattr(references, "TAIL_S", 30.0)
-    assert tails.of(reference) is not None
+    assert (caught.value.reason, caught.value.transient) == ("ref_unreadable", True)
 
 
 def test_what_another_run_has_left_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
-    reference = reference_from(ReferenceSpool(tmp_path).pin("key", RefAudio(data=wav_bytes(), label="x"), None))
+    reference = engine_reference(ReferenceSpool(tmp_path).pin("key", RefAudio(data=wav_bytes(), label="x"), None))
     assert reference is not None
     assert np.array_equal(reference.load(), TONE)
 
 
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "MAX_SPOOLED", 2)
+    monkeypatch.setattr(reference_spool, "MAX_SPOOLED", 2)
     spool = ReferenceSpool(tmp_path)
     a, b, c, _ = (spool.pin(key, RefAudio(data=b"x", label=key), None) for key in ("a", "b", "c", "a"))
-    for message in (a, b, c):
-        spool.release(message)
+    for file in (a, b, c):
+        spool.release(file)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]  # b was idle and the oldest
     spool.pin("d", RefAudio(data=b"x", label="d"), None)
     spool.release(spool.pin("a", RefAudio(path="/voice.wav"), None))  # the same content elsewhere: a is still needed
@@ -130,11 +82,11 @@ def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_release_costs_the_same_however_many_rows_are_under_way(tmp_path: Path) -> None:
     spool = ReferenceSpool(tmp_path)
-    messages = [spool.pin(f"key{number}", RefAudio(data=b"x", label=""), None) for number in range(10_000)]
+    files = [spool.pin(f"key{number}", RefAudio(data=b"x", label=""), None) for number in range(10_000)]
     seconds = []
-    for part in (messages[:500], messages[-500:]):
-        for message in part:
+    for part in (files[:500], files[-500:]):
+        for file in part:
             started = time.perf_counter()
-            spool.release(message)
+            spool.release(file)
             seconds.append(time.perf_counter() - started)
     assert np.median(seconds) < 0.2e-3

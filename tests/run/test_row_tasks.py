@@ -1,17 +1,14 @@
-"""What a job's configuration says to an engine."""
+"""What a job's configuration says to an engine and of its clips."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tts_batch.run.requests import engine_config, start_message
 
 from tts_batch.config import build_config
-from tts_batch.plan.models import find_checkpoint
-from tts_batch.run.devices import Device
+from tts_batch.run.row_tasks import clip_rules, engine_config
 
 
 @pytest.mark.parametrize(
@@ -38,8 +35,5 @@ def test_an_engine_gets_the_job_s_settings(setting: str, field: str, value: obje
 
 @pytest.mark.parametrize(("name", "checked"), [("tiny", True), ("tiny-noise", False), ("tiny-random", False)])
 def test_what_speaks_is_held_to_the_length_of_its_text(name: str, checked: bool) -> None:
-    checkpoint = replace(find_checkpoint("tiny-noise"), name=name)
-    group = SimpleNamespace(model=SimpleNamespace(checkpoint=checkpoint))
-    message = start_message(build_config({"data": ("a.csv",), "out": "wavs"}), group, Path("wavs"), Device("cpu"))
-    limits = message["checks"]
-    assert [limits[name] is not None for name in ("too_long_factor", "too_short_factor")] == [checked] * 2
+    limits = clip_rules(build_config({"data": ("a.csv",), "out": "wavs"}), SimpleNamespace(name=name)).limits
+    assert [limit is not None for limit in (limits.too_long_factor, limits.too_short_factor)] == [checked] * 2

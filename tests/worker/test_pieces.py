@@ -171,8 +171,8 @@ def test_a_given_seed_and_a_retry(tmp_path: Path, fake: Fake) -> None:
 def test_pieces_are_held_against_what_was_asked(tmp_path: Path, fake: Fake, fault: str) -> None:
     fake(faults={piece_id("row-1", 1): fault})
     config = make_config(tmp_path, rows_with_one_long(), split_text=100)
-    reasons = {"missing": {"engine_error": 1}, "kill": {"worker_crash": 1}}
-    assert run_job(config).reasons == reasons.get(fault, {})
+    reasons = {"missing": {"stalled": 1}, "kill": {"worker_crash": 1}}
+    assert run_job(config, limits=Limits(answer_s=1.0, answer_frame_s=0.0)).reasons == reasons.get(fault, {})
     assert set(journalled(config.out).values()) == {1}
     assert {row["id"]: row["num_pieces"] for row in read_manifest(config.out)}["row-1"] == 3
 
@@ -181,15 +181,19 @@ def test_the_time_limit_is_the_row_s(tmp_path: Path, fake: Fake) -> None:
     fake(faults={piece_id("row-1", 2): "endless"}, row_s=0.01)
     config = make_config(tmp_path, rows_with_one_long(), split_text=100, attempts=3, row_time_limit=0.5)
     assert run_job(config).reasons == {"time_limit": 1}
-    assert read_manifest(config.out)[1]["message"] == "Piece 3 of 3: It was not done after 0.5 s."
+    assert read_manifest(config.out)[1]["message"] == "Piece 3 of 3: It was not complete after 0.5 s."
 
 
-def test_a_piece_that_is_pulled_after_the_time_limit_ends_too(tmp_path: Path, fake: Fake) -> None:
-    """The engine was about to end the one before it, and did not hear that it was cancelled."""
-    fake(faults={piece_id("row-1", piece): "deaf" for piece in range(4)}, row_s=0.3, slots=1)
+def test_no_piece_of_a_row_is_made_after_its_time_limit(tmp_path: Path, fake: Fake) -> None:
+    """Also where the engine ends a piece as if it was not aborted."""
+    faults = {piece_id("row-1", piece): "deaf" for piece in range(6)}
+    fake(faults=faults, row_s=0.3, slots=1, calls=str(tmp_path / "calls"))
     config = make_config(tmp_path, rows_with_one_long(2), split_text=60, row_time_limit=0.5)
     assert run_job(config).reasons == {"time_limit": 1}
-    assert read_manifest(config.out)[1]["message"].startswith("Piece 5 of 6: ")
+    number = len([name for name in calls(tmp_path / "calls") if name.startswith("row-1\x1f")])
+    assert number < 6
+    unfinished = {f"Piece {first} of 6: It was not complete after 0.5 s." for first in (number, number + 1)}
+    assert read_manifest(config.out)[1]["message"] in unfinished
 
 
 def test_a_clip_that_fails_as_a_whole_is_tried_again_as_a_whole(tmp_path: Path, fake: Fake) -> None:
@@ -197,7 +201,7 @@ def test_a_clip_that_fails_as_a_whole_is_tried_again_as_a_whole(tmp_path: Path, 
     config = make_config(tmp_path, rows_with_one_long(2), split_text=100, attempts=2)
     assert run_job(config).reasons == {"long_silence": 1}
     row = read_manifest(config.out)[1]
-    assert row["message"].startswith("It is silent for 5.7 s")
+    assert row["message"].startswith("Contains 5.7 s of continuous silence")
     (failed,) = pq.read_table(config.out / "failures.parquet").to_pylist()
     assert [(record["piece"], record["attempt"]) for record in failed["failed_attempts"]] == [(None, 1), (None, 2)]
     assert {len(asked) for name, asked in calls(tmp_path / "calls").items() if "\x1f" in name} == {2}

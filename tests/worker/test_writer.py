@@ -16,20 +16,22 @@ from tts_batch.worker import writer as writer_module
 from tts_batch.worker.writer import ClipWriter, DiskFullError
 
 
-class Ears:
-    """Hears what the writer tells."""
+class Recorder:
+    """Keeps what the writer reports. `commit` is called before a group counts as reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, commit: Callable[[], None] = lambda: None) -> None:
         self.groups: list[list[Outcome]] = []
-        self.error: Exception | None = None
-        self.broke = threading.Event()
+        self.errors: list[Exception] = []
+        self.has_failed = threading.Event()
+        self._commit = commit
 
     def committed(self, outcomes: list[Outcome]) -> None:
+        self._commit()
         self.groups.append(outcomes)
 
-    def broken(self, error: Exception) -> None:
-        self.error = error
-        self.broke.set()
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
+        self.has_failed.set()
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +39,14 @@ def _one_file_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "FILE_THREADS", 1)
 
 
-def open_writer(out: Path) -> tuple[ClipWriter, Path, Ears]:
-    ears = Ears()
-    segment = segment_path(out / "journal", "w0", 1, 1)
-    return ClipWriter(out, segment, ears.committed, ears.broken), segment, ears
+def open_writer(out: Path, commit: Callable[[], None] = lambda: None) -> tuple[ClipWriter, Path, Recorder]:
+    recorder = Recorder(commit)
+    segment = segment_path(out / "journal", "w0", 1, 1, 1)
+    return ClipWriter(out, segment, recorder.committed, recorder.failed), segment, recorder
+
+
+def staged_files(segment: Path) -> list[Path]:
+    return [path for path in segment.parent.glob("tmp/*/*") if path.is_file()]
 
 
 def make_clip(row_id: str) -> Outcome:
@@ -52,78 +58,93 @@ def put_clip(writer: ClipWriter, row_id: str) -> None:
 
 
 def test_a_committed_row_is_on_the_disk(tmp_path: Path) -> None:
-    writer, segment, ears = open_writer(tmp_path)
+    writer, segment, recorder = open_writer(tmp_path)
     writer.put(make_clip("a"), {clip_path("a"): b"wav", clip_path("a", ".npy"): b"codes"})
-    writer.put(Outcome("b", "f", "i", "failed", reason="empty_audio"))
+    writer.put(Outcome("b", "f", "i", "failed", reason="empty_audio"), {})
     writer.close()
     one, two = read_outcomes(segment)
     assert (one.audio_bytes, two.audio, two.audio_bytes) == (3, None, 0)
     assert (tmp_path / clip_path("a")).read_bytes() == b"wav"
     assert (tmp_path / clip_path("a", ".npy")).read_bytes() == b"codes"
-    assert ears.groups == [[one, two]]
-    assert not list(tmp_path.glob("journal/w0/tmp/*"))
+    assert recorder.groups == [[one, two]]
+    assert not staged_files(segment)
 
 
 def test_a_row_waits_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GROUP_S", 0.1)
-    writer, _, ears = open_writer(tmp_path)
+    writer, _, recorder = open_writer(tmp_path)
     put_clip(writer, "a")
     for _ in range(100):
-        if ears.groups:
+        if recorder.groups:
             break
         threading.Event().wait(0.05)
-    assert len(ears.groups) == 1
+    assert len(recorder.groups) == 1
     writer.close()
+
+
+def test_a_row_need_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GROUP_S", 600.0)
+    is_committed = threading.Event()
+    writer, _, recorder = open_writer(tmp_path, is_committed.set)
+    put_clip(writer, "a")
+    writer.commit_now()
+    assert is_committed.wait(10)
+    writer.close()
+    assert [[outcome.id for outcome in group] for group in recorder.groups] == [["a"]]
+
+
+def test_files_of_a_row_that_has_not_ended_are_written_without_a_line(tmp_path: Path) -> None:
+    writer, segment, recorder = open_writer(tmp_path)
+    writer.put_files({"quarantine/ab/a.1.wav": b"wav"})
+    writer.put_files({})
+    writer.close()
+    assert (tmp_path / "quarantine" / "ab" / "a.1.wav").read_bytes() == b"wav"
+    assert (segment.read_bytes(), recorder.groups) == (b"", [])
 
 
 def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GROUP_ROWS", 3)
-    writer, _, ears = open_writer(tmp_path)
+    writer, _, recorder = open_writer(tmp_path)
     for number in range(7):
-        writer.put(Outcome(f"r{number}", "f", "i", "failed"))
+        writer.put(Outcome(f"r{number}", "f", "i", "failed"), {})
     writer.close()
-    assert [len(group) for group in ears.groups] == [3, 3, 1]
+    assert [len(group) for group in recorder.groups] == [3, 3, 1]
 
 
 def test_files_are_written_while_the_group_before_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GROUP_ROWS", 2)
-    writer, segment, ears = open_writer(tmp_path)
     may_go_on = threading.Event()
-    committed = ears.committed
 
-    def commit_slowly(outcomes: list[Outcome]) -> None:
+    def wait() -> None:
         assert may_go_on.wait(30)
-        committed(outcomes)
 
-    writer._committed = commit_slowly
+    writer, segment, recorder = open_writer(tmp_path, wait)
     for row_id in "abcd":
         put_clip(writer, row_id)
     for _ in range(600):
-        if len(list(segment.parent.glob("tmp/*"))) == 2:  # of c and d, while a and b are being committed
+        if len(staged_files(segment)) == 2:  # of c and d, while a and b are being committed
             break
         threading.Event().wait(0.05)
-    assert ears.groups == []
-    assert len(list(segment.parent.glob("tmp/*"))) == 2
+    assert recorder.groups == []
+    assert len(staged_files(segment)) == 2
     assert [outcome.id for outcome in read_outcomes(segment)] == ["a", "b"]
     may_go_on.set()
     writer.close()
-    assert [[outcome.id for outcome in group] for group in ears.groups] == [["a", "b"], ["c", "d"]]
+    assert [[outcome.id for outcome in group] for group in recorder.groups] == [["a", "b"], ["c", "d"]]
     assert [outcome.id for outcome in read_outcomes(segment)] == ["a", "b", "c", "d"]
 
 
 def test_nothing_is_committed_behind_a_group_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GROUP_ROWS", 1)
-    writer, segment, _ = open_writer(tmp_path)
-    told: list[Exception] = []
 
-    def fail(outcomes: list[Outcome]) -> None:
-        raise RuntimeError("the parent is gone")
+    def fail() -> None:
+        raise RuntimeError("the worker is gone")
 
-    writer._committed, writer._broken = fail, told.append
+    writer, segment, recorder = open_writer(tmp_path, fail)
     for row_id in "abc":
         put_clip(writer, row_id)
     writer.close()
-    assert [str(error) for error in told] == ["the parent is gone"]
+    assert [str(error) for error in recorder.errors] == ["the worker is gone"]
     assert [outcome.id for outcome in read_outcomes(segment)] == ["a"]
 
 
@@ -160,16 +181,16 @@ def test_a_full_disk_ends_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Callable[[int], bool], kept: list[str]
 ) -> None:
     monkeypatch.setattr(writer_module, "GROUP_S", 0.05)
-    writer, segment, ears = open_writer(tmp_path)
+    writer, segment, recorder = open_writer(tmp_path)
     monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, full))
     put_clip(writer, "a")
     put_clip(writer, "b")
-    assert ears.broke.wait(10)
-    assert isinstance(ears.error, DiskFullError)
+    assert recorder.has_failed.wait(10)
+    assert [type(error) for error in recorder.errors] == [DiskFullError]
     assert [outcome.id for outcome in read_outcomes(segment)] == kept
-    assert [outcome.id for group in ears.groups for outcome in group] == kept
+    assert [outcome.id for group in recorder.groups for outcome in group] == kept
     assert segment.read_bytes().endswith(b"\n") == bool(kept)  # no torn line
-    assert not list(segment.parent.glob("tmp/*")) or not kept
+    assert not staged_files(segment) or not kept
 
 
 def test_a_name_that_is_taken_by_a_folder_fails_one_row(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import EngineConfig, SpeechRequest
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.errors import UsageError
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig
@@ -71,7 +71,7 @@ class ForcedEndPreparer(Preparer):
                 self.load(request)
             self.encode_loaded()
 
-    def prepare(self, request: SpeechRequest) -> PreparedRow:
+    def prepare(self, request: SpeechRequest) -> EngineRow:
         end = self.ends[request.request_id]
         sampling = replace(request.sampling, min_new_tokens=end + 1)
         return super().prepare(replace(request, max_frames=end, sampling=sampling))

@@ -14,7 +14,7 @@ from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.decoder import Decode, ExactDecoder
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import MAX_FRAMES, Code2WavGraphs
-from tts_batch.engine.code2wav.utterance import Code2Wav
+from tts_batch.engine.code2wav.utterance import UtteranceCode2Wav
 from tts_batch.engine.compute_loop import Stages
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.devices import Platform
@@ -60,7 +60,7 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     return Stages(
         preparer=preparer,
         runner=runner,
-        code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else Code2Wav(pool),
+        code2wav=ChunkedCode2Wav(pool, runner, config.on_chunk) if is_chunked else UtteranceCode2Wav(pool),
         stall_timeout_s=_stall_timeout_s(device, config),
         kernels=not config.eager,
         meter=meter,

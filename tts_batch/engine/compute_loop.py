@@ -1,7 +1,7 @@
-"""The compute thread of the native engine: it prepares, decodes, makes audio, and watches for what stands still.
+"""The compute thread of the native engine: it prepares, decodes, makes audio, and watches for what makes no progress.
 
-It lives as long as the engine. Requests and results pass through an Exchange; the methods that others may call are the
-engine's, for the one thread that calls the engine.
+It lives as long as the engine. Requests and results pass through an Exchange; the public methods are
+those of the Engine contract, for the one thread that calls the engine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TypeVar
 
 import torch
 
-from tts_batch.engine.code2wav.utterance import Vocoder, Voiced
+from tts_batch.engine.code2wav.code2wav import NO_MEMORY_FOR_AUDIO, Code2Wav
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.exchange import MAX_SAMPLES, Exchange
 from tts_batch.engine.kernels.backend import kernels_allowed
 from tts_batch.engine.meter import Meter, Reading
 from tts_batch.engine.prepare import Preparer
-from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechRequest, SpeechResult
+from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result
 from tts_batch.engine.row_limit import RowLimit
 from tts_batch.engine.runner import Runner
@@ -37,7 +37,6 @@ BURST_AHEAD = 32  # of those that will only wait: it takes less time than the fr
 TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
-NO_MEMORY_FOR_AUDIO = "the device has too little memory to turn this row's codes into audio."
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class Stages:
 
     preparer: Preparer
     runner: Runner
-    code2wav: Vocoder
+    code2wav: Code2Wav
     stall_timeout_s: float
     kernels: bool = True  # whether Triton kernels may be used, or their torch twins only
     max_waiting_samples: int = MAX_SAMPLES  # of clips that wait for the caller
@@ -98,7 +97,7 @@ class ComputeLoop:
             if results:
                 return results
             if (unit := self._watchdog.overdue) is not None:
-                return self._give_up(unit)
+                return self._end_stalled(unit)
             if results is not None or left_s <= self._look_s:
                 return []
 
@@ -121,8 +120,8 @@ class ComputeLoop:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def _give_up(self, unit: Unit) -> list[SpeechResult]:
-        """The compute thread does not come back: the engine is dead, and the request that it is stuck with ends."""
+    def _end_stalled(self, unit: Unit) -> list[SpeechResult]:
+        """The compute thread is stuck in `unit`: end the unit's request as stalled, and close the engine."""
         message = f"{unit.name!r} took more than {self._watchdog.timeout_s:g} s"
         headline = f"the compute thread is stuck: {message}"
         try:
@@ -136,7 +135,7 @@ class ComputeLoop:
         return results
 
     def _log_state(self, headline: str) -> None:
-        rows = ", ".join(f"{row.request.request_id} {frames}" for row, frames in self._runner.progress())
+        rows = ", ".join(f"{row.request_id} {frames}" for row, frames in self._runner.progress())
         logger.error(
             "%s\n%d requests in flight; in the runner, with their frames: %s; in Code2Wav: %s\n%s",
             headline, self._exchange.num_in_flight, rows or "none",
@@ -195,8 +194,8 @@ class ComputeLoop:
         """
         until_s = time.monotonic() + TAKE_IN_S
         while True:
-            is_hungry = self._runner.is_hungry
-            burst = self._take(max(0, min(self._runner.room, BURST if is_hungry else BURST_AHEAD)))
+            has_free_slots = self._runner.has_free_slots
+            burst = self._take(max(0, min(self._runner.room, BURST if has_free_slots else BURST_AHEAD)))
             if not burst:
                 return
             self._preparer.load_ahead(burst)
@@ -211,7 +210,7 @@ class ComputeLoop:
                 self._prepare(request)
                 self._num_preparing -= 1
             self._run(self._runner.start_waiting)  # the device reads these prompts while the host prepares the next
-            if not is_hungry or time.monotonic() > until_s:
+            if not has_free_slots or time.monotonic() > until_s:
                 return
 
     def _take(self, count: int) -> list[SpeechRequest]:
@@ -232,7 +231,7 @@ class ComputeLoop:
         decoded = self._run(self._runner.step) or ()
         self._row_limit.note_ended(len(decoded))
         for row in decoded:
-            request_id = row.prepared.request.request_id
+            request_id = row.request_id
             if row.finish_reason == "error":
                 self._code2wav.drop(request_id)  # where chunks of it may be
                 message = f"the network's state was no longer finite after {len(row.codes)} frames."
@@ -256,26 +255,26 @@ class ComputeLoop:
         rows = self._runner.evict()
         if self._runner.max_num_seqs == 1:
             row = rows.pop(0)
-            self._code2wav.drop(row.request.request_id)
+            self._code2wav.drop(row.request_id)
             message = "the device has too little memory to decode this row, even alone."
-            self._put(error_result(row.request.request_id, "out_of_memory", message))
+            self._put(error_result(row.request_id, "out_of_memory", message))
         else:
             self._row_limit.lower()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         for row in rows:
-            if self._code2wav.drop(row.request.request_id):
+            if self._code2wav.drop(row.request_id):
                 message = "the device ran out of memory when some of this row's audio was out already."
-                self._put(error_result(row.request.request_id, "out_of_memory", message))
+                self._put(error_result(row.request_id, "out_of_memory", message))
             else:
                 self._runner.add(row)
 
     def _deliver(self) -> None:
         """Put what Code2Wav has finished; when nothing more is coming for now, have it start what it holds."""
         with self._watchdog.unit("code2wav"):
-            clips = self._code2wav.poll(drain=not self._runner.busy)
-        if clips:
-            self._put(*map(_result, clips))
+            results = self._code2wav.poll(drain=not self._runner.busy)
+        if results:
+            self._put(*results)
 
     def _drop_aborted(self) -> None:
         for request_id in self._exchange.take_aborted():
@@ -285,7 +284,7 @@ class ComputeLoop:
     def _fail_what_is_stuck(self) -> None:
         if not self._watchdog.wants_to_look:
             return
-        decoding = [(row.request.request_id, frames) for row, frames in self._runner.progress()]
+        decoding = [(row.request_id, frames) for row, frames in self._runner.progress()]
         stuck = self._watchdog.look(self._exchange.owed, decoding, self._code2wav.progress())
         if stuck:
             self._log_state(f"no progress for {self._watchdog.timeout_s:g} s: {', '.join(stuck)}")
@@ -295,7 +294,7 @@ class ComputeLoop:
             self._put(error_result(request_id, "stalled", message))
 
     def _drop(self, request_id: str) -> None:
-        """Take a request out of the stages; a row that is spoken chunk by chunk is in both."""
+        """Take a request out of the stages; one that goes out chunk by chunk is in both."""
         self._runner.cancel(request_id)
         self._code2wav.drop(request_id)
 
@@ -303,20 +302,3 @@ class ComputeLoop:
         """Hand results to the caller, who may be slow to take them."""
         with self._watchdog.excused():
             self._exchange.put(results)
-
-
-def _result(clip: Voiced) -> SpeechResult:
-    row, request_id = clip.row, clip.row.prepared.request.request_id
-    if clip.audio is None:
-        return error_result(request_id, "out_of_memory", NO_MEMORY_FOR_AUDIO)
-    return SpeechResult(
-        request_id=request_id,
-        audio=clip.audio,
-        sample_rate=SAMPLE_RATE_HZ,
-        codes=clip.codes,
-        num_frames=len(row.codes),
-        finish_reason=row.finish_reason,
-        eos=row.eos,
-        effective=row.prepared.prompt.effective,
-        metrics={**row.prepared.metrics, **row.metrics, "code2wav_s": clip.code2wav_s},
-    )

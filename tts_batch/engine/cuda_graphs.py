@@ -45,7 +45,7 @@ class CudaGraphs:
     ) -> None:
         self.enabled = enabled
         self.device = device  # None: the current one
-        self.owner = owner  # whose they are, for the log
+        self.owner = owner  # the name in the log
         self.counts: Counter[str] = Counter() if counts is None else counts
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
@@ -88,7 +88,7 @@ class CudaGraphs:
         self._graphs[key].replay()
 
     def count_miss(self, key: Hashable) -> None:
-        """Count what has no graph by the name of its bucket, and say it the first time."""
+        """Count what has no graph by the name of its bucket, and log it the first time."""
         name = f"miss[{key}]"
         if name not in self.counts:
             logger.warning("%s: no CUDA graph for %s was captured at the start", self.owner, key)

@@ -1,4 +1,4 @@
-"""Where and how to compute: device, dtype and runner, resolved from what was asked and what is here."""
+"""Where and how to compute: device, dtype and runner, resolved from the configuration and the hardware."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tts_batch.engine.choices import DTYPES, RUNNERS
+from tts_batch.engine.choices import DEVICES, DTYPES, RUNNERS
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.request import EngineConfig
 
@@ -36,7 +36,7 @@ class Platform:
 
 
 def resolve_platform(config: EngineConfig) -> Platform:
-    """Raises EngineConfigError when something explicitly asked for cannot be had."""
+    """Raises EngineConfigError when something that was requested explicitly is unavailable."""
     device = _resolve_device(config.device)
     dtype, runner = _resolve_dtype(config.dtype, device), _resolve_runner(config.runner, device)
     return Platform(device, dtype, runner, _resolve_split_device(config, device))
@@ -45,8 +45,12 @@ def resolve_platform(config: EngineConfig) -> Platform:
 def _resolve_device(asked: str) -> torch.device:
     if asked == "auto":
         return torch.device(next((name for name in ("cuda", "xpu") if _is_available(name)), "cpu"))
+    if asked not in DEVICES:
+        raise EngineConfigError(f"device {asked!r} is not one of {', '.join(DEVICES)}.")
     if not _is_available(asked):
-        raise EngineConfigError(f"device {asked!r} was asked for, but torch {torch.__version__} sees none here.")
+        raise EngineConfigError(
+            f"device {asked!r} is unavailable: torch {torch.__version__} finds none here; use --device auto."
+        )
     return torch.device(asked)
 
 
@@ -101,9 +105,11 @@ def _resolve_split_device(config: EngineConfig, device: torch.device) -> torch.d
         return torch.device(device.type, 1)
     kind, _, index = asked.partition(":")
     if kind != device.type:
-        raise EngineConfigError(f"code2wav_device {asked!r} is not of the talker's kind, which is {device.type}.")
+        raise EngineConfigError(f"code2wav_device {asked!r} is no second {device.type} device.")
     if kind == "cpu":  # it has no second device, and stands in for one
         return torch.device(kind)
     if index not in map(str, range(1, count)):
-        raise EngineConfigError(f"code2wav_device {asked!r} is none beside the talker's, of {count} that torch sees.")
+        raise EngineConfigError(
+            f"code2wav_device {asked!r} is not a second device: torch sees {count}, and the talker has the first."
+        )
     return torch.device(kind, int(index))

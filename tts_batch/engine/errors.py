@@ -1,14 +1,14 @@
-"""What an engine raises: EngineConfigError before it starts, EngineError when it cannot go on or, worse, died."""
+"""What an engine raises: EngineConfigError before it starts, EngineError when it cannot continue."""
 
 from __future__ import annotations
 
 
 class EngineError(Exception):
-    """The engine is dead: what it has not returned is neither done nor failed. Its text is one sentence."""
+    """The engine is dead: requests without a result are neither done nor failed. The message is one sentence."""
 
 
 class EngineConfigError(EngineError):
-    """The engine cannot be opened as asked. Its text says what was asked and what is allowed."""
+    """The engine cannot be opened as configured. The message names the value and what is allowed."""
 
 
 class EngineDiedError(EngineError):

@@ -18,14 +18,14 @@ from tts_batch.engine.results import cancelled_result
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 2**28  # of clips that wait for the caller: 1 GiB, three hours
-GATHER_S = 0.01  # how long an idle engine waits for the caller to add more: it says by `collect` that it has done so
+GATHER_S = 0.01  # how long an idle engine waits for the caller to add more, until its next `collect`
 
 
 class Exchange:
     """Keeps each request in one of three states: it waits to be taken, it is owed a result, its result waits."""
 
     def __init__(self, max_results: int, max_samples: int = MAX_SAMPLES, *, aborts_at_once: bool = False) -> None:
-        """At most so many results, of so many samples together, wait for the caller; one always may.
+        """`max_results` and `max_samples` bound the results that wait for the caller; one may always wait.
 
         `aborts_at_once`: requests that were taken end when they are aborted, and their results are to be dropped.
         """

@@ -4,7 +4,7 @@
     def speak(request: SpeechRequest) -> tuple[audio, sample_rate]                    one at a time
 
 `audio` is mono [samples], floats in -1 .. 1, an array or what numpy makes one of; `sample_rate` is in Hz. It is the
-name of the one parameter, `requests` or `request`, that tells the two apart.
+name of the one parameter, `requests` or `request`, that distinguishes the two.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FunctionEngine:
         return self._exchange.collect(timeout_s) or []
 
     def close(self) -> None:
-        """Call the function no more, and wait until it has returned; give up on it after JOIN_S."""
+        """Stop calling the function, and wait for the current call, at most JOIN_S."""
         self._exchange.close()
         self._thread.join(JOIN_S)
         if self._thread.is_alive():

@@ -15,7 +15,7 @@ ABORT_S = 30.0  # how long requests that were aborted may take to end
 def generate(engine: Engine, requests: Iterable[SpeechRequest]) -> Iterator[SpeechResult]:
     """Results in completion order; requests are pulled as the engine wants them.
 
-    The engine serves nobody else meanwhile. Closing the iterator early, or an exception of `requests`, aborts what
+    The engine has no other caller meanwhile. Closing the iterator early, or an exception of `requests`, aborts what
     is in flight. Raises EngineError when the engine is dead, and DuplicateRequest.
     """
     source = iter(requests)

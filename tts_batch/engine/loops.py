@@ -2,8 +2,8 @@
 
 Two runs are counted, frame by frame, against the 16 first codes before:
 
-    repeats   frames in a row that say what was said `lag` frames ago, for each lag 1..16: an n-gram that loops
-    few       frames that say nothing that was not said in the last 16; a frame that does takes FRESH off the run.
+    repeats   consecutive frames that repeat the frame `lag` frames ago, for each lag 1..16: an n-gram that loops
+    few       frames whose code occurred in the last 16; one whose code did not takes FRESH off the run.
               It counts only once the text is used up. Silence, hum and hiss are such runs, whatever their codes.
 
 Speech does neither for six seconds. Runner v2 counts in kernels/frame.py, runner v1 with the functions here.

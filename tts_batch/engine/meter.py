@@ -1,6 +1,6 @@
 """What an engine's time goes into: the device's seconds by stage, the host's by unit of work, and counts of both.
 
-Always on: two CUDA events a stage, which nobody waits for until somebody reads.
+Always on: two CUDA events per stage, which are waited for only when the meter is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reading:
 
 
 class Meter:
-    """Used from one thread; read when that one rests."""
+    """Used from one thread; read while that thread is idle."""
 
     def __init__(self) -> None:
         self.host_s: defaultdict[str, float] = defaultdict(float)

@@ -33,10 +33,10 @@ class NativeEngine:
     sample_rate = SAMPLE_RATE_HZ
 
     def __init__(self, config: EngineConfig) -> None:
-        """Raises EngineConfigError when the checkpoint, device or runner asked for cannot be had."""
+        """Raises EngineConfigError when the checkpoint, device or runner is unavailable."""
         _check_modes(config)
         platform = resolve_platform(config)
-        resolve_profile(config, platform)  # a wrong name is said before the weights are read
+        resolve_profile(config, platform)  # a wrong name is reported before the weights are read
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
@@ -51,7 +51,7 @@ class NativeEngine:
 
     @classmethod
     def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
-        """An engine on a model that is already there (random weights in a benchmark, say); `config.model` is unused.
+        """An engine on a model that is already loaded, with random weights for example; `config.model` is unused.
 
         With placement split, the model's codec decoder moves to the second device and stays there. Raises
         EngineConfigError as `NativeEngine` does, and OutOfMemoryError.
@@ -83,7 +83,9 @@ class NativeEngine:
             self.info["kv_tokens"] = str(settings.num_pages * settings.page_size)
         logger.info("native engine: %s", ", ".join(f"{name} {value}" for name, value in self.info.items()))
         self._loop: ComputeLoop | None = ComputeLoop(stages)
-        self._close = weakref.finalize(self, _close, self._loop, preparer)  # also of an engine that nobody closes
+        self._close = weakref.finalize(
+            self, _close, self._loop, preparer
+        )  # also when the engine is collected without having been closed
 
     @property
     def num_wanted(self) -> int:

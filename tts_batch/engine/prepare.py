@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tts_batch.engine.request import SpeechRequest
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.voices.references import References
 from tts_batch.engine.voices.store import VoiceStore
 from tts_batch.model.prompt import PromptError, build_prompt
@@ -54,7 +54,7 @@ class Preparer:
         """Encode the references that were loaded, together."""
         self._references.encode_loaded()
 
-    def prepare(self, request: SpeechRequest) -> PreparedRow:
+    def prepare(self, request: SpeechRequest) -> EngineRow:
         """Raises an exception that `results.failure_result` turns into the row's reason."""
         started_s = time.monotonic()
         _check(request)
@@ -83,7 +83,7 @@ class Preparer:
                 f"the model has {positions}: shorten the text or lower its budget (--max-frames).",
             )
         now_s = time.monotonic()
-        return PreparedRow(
+        return EngineRow(
             request=request,
             prompt=prompt,
             ref_codes=ref_codes,

@@ -26,7 +26,7 @@ class Profile:
 
     max_num_seqs: int  # rows decoded together
     frames_per_visit: int  # frames that run before the host looks at flags
-    prefill_tokens: int  # at most so many prompt tokens in one pass
+    prefill_tokens: int  # most prompt tokens in one pass
     kv_share: float  # of the memory that is free once the weights are there, for the KV cache
     pages_per_row: int  # KV pages kept for each of `max_num_seqs` rows, where memory allows
     code2wav_frames: int  # decoded at once, padding included
@@ -35,7 +35,7 @@ class Profile:
     repeated_frames: int  # loop detectors, see engine/loops.py; 0: off
     few_codes_frames: int
     experimental: bool = False
-    # What is faster wherever it can be had; to turn one off shows what it is worth.
+    # Optimisations, used wherever they are available; turning one off measures what it gains.
     references_together: bool = True  # encoded in shared passes, on CUDA
     fast_codec: bool = True  # code2wav_fast.py decodes: runner v2 in bfloat16 on CUDA; else the exact decoder does
     codec_skips_context: bool = True  # its convolutions run over few of the frames before the wanted ones

@@ -72,7 +72,7 @@ class SpeechResult:
     """How one request ended. Each request ends exactly once."""
 
     request_id: str
-    audio: NDArray[np.float32] | None  # float32 mono [samples], owned by the receiver
+    audio: NDArray[np.float32] | None  # float32 mono [samples], owned by the caller
     sample_rate: int
     codes: NDArray[np.integer] | None  # [num_frames, 16]; always there for "length" and "loop"
     num_frames: int
@@ -98,7 +98,7 @@ class Engine(Protocol):
     """What the toolkit asks of an engine, in vLLM's words. Not thread-safe: one thread calls all of it.
 
     An engine that computes elsewhere (a thread, a process, another library) does so behind these methods. Each request
-    ends exactly once, and the audio of its result belongs to the receiver.
+    ends exactly once, and the audio of its result belongs to the caller.
     """
 
     sample_rate: int
@@ -138,7 +138,7 @@ class EngineConfig:
     runner: str | None = None  # "v1" | "v2"; None: what the platform runs
     profile: str | None = None  # basic | b2 | b4 | throughput; None: what the device and runner take
     placement: str = "colocated"  # colocated | split: Code2Wav on a second device
-    code2wav_device: str | None = None  # with split: which one, "cuda:1" say; None: the second that is visible
+    code2wav_device: str | None = None  # with split: which one, for example "cuda:1"; None: the second that is visible
     cuda_graph: bool = True
     eager: bool = False  # neither CUDA graphs nor Triton kernels: their torch twins, operation by operation
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory

@@ -29,7 +29,7 @@ class RowLimit:
         logger.warning("out of memory with up to %d rows; going on with %d", limit, limit // 2)
 
     def note_ended(self, num_rows: int) -> None:
-        """So many rows were decoded, and memory sufficed."""
+        """Record that `num_rows` rows were decoded without running out of memory."""
         limit = self._runner.max_num_seqs
         if limit == self._most:
             return

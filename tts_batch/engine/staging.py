@@ -1,4 +1,4 @@
-"""Small host tensors on their way to the device: packed into one pinned buffer, sent by one copy that nobody awaits."""
+"""Small host tensors on their way to the device: packed into one pinned buffer, sent by one asynchronous copy."""
 
 from __future__ import annotations
 

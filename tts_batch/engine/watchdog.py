@@ -1,6 +1,6 @@
-"""Who makes no progress: the unit of work under way, a stage that stands still, a request that nobody has.
+"""Finds what makes no progress: the current unit of work, a stalled stage, a request that no stage holds.
 
-The compute thread reports units of work and lets the stages be looked at; any thread may ask whether a unit is overdue.
+The compute thread reports units of work and inspects the stages; any thread may ask whether a unit is overdue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_LOOKS = 3  # looks, with work between them, before anything is called stuck:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of work: what is done, for which request if for one, and since when."""
+    """A unit of work: its name, the request that it is for (None: for several), and when it started."""
 
     name: str
     request_id: str | None
@@ -69,7 +69,7 @@ class Watchdog:
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """Time that is the receiver's: nobody can move meanwhile."""
+        """Time spent waiting for the caller, which does not count: no request can move meanwhile."""
         started_s = time.monotonic()
         try:
             yield
@@ -82,21 +82,21 @@ class Watchdog:
         return self._now_s() >= self._next_look_s
 
     def look(
-        self, owed: Iterable[str], decoding: Iterable[tuple[str, int]], voicing: Iterable[tuple[str, int]]
+        self, owed: Iterable[str], decoding: Iterable[tuple[str, int]], in_code2wav: Iterable[tuple[str, int]]
     ) -> list[str]:
         """Which requests are stuck.
 
         Args:
             owed: all requests that still wait for their result.
-            decoding: those in the runner and how far each is; -1: it waits, which is as well while others move.
-            voicing: those in Code2Wav and how far each is; it is as well there while others move.
+            decoding: those in the runner and how far each is; -1: it waits, which is fine while others move.
+            in_code2wav: those in Code2Wav and how far each is; one may wait there while others move.
         """
         now_s = self._now_s()
         self._next_look_s = now_s + self.timeout_s / LOOKS_PER_TIMEOUT
         self._num_looks += 1
         places = dict.fromkeys(owed, ("nowhere", 0))
         places |= {name: ("runner", progress) for name, progress in decoding if name in places}
-        places |= {name: ("code2wav", progress) for name, progress in voicing if name in places}
+        places |= {name: ("code2wav", progress) for name, progress in in_code2wav if name in places}
         before, self._seen = self._seen, {}
         for name, (stage, progress) in places.items():
             old = before.pop(name, None)

@@ -73,7 +73,7 @@ def run_job(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CannotContinueError(
-                f"The disk of {config.out} is full. Make room; the same command goes on."
+                f"The disk of {config.out} is full. Make room; the same command resumes."
             ) from None
         raise
     finally:

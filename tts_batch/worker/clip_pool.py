@@ -38,8 +38,8 @@ from tts_batch.store.journal import read_outcomes, segment_path
 log = logging.getLogger(__name__)
 
 TASKS_PER_START = 64  # another process is started after this many tasks for each: a short run needs one
-MAX_TASKS = 512  # between engine and journal; more hold the engine back, not the memory up …
-MAX_TASK_BYTES = 512 * 2**20  # … and so does this much audio
+MAX_TASKS = 2_048  # between engine and journal; more hold the engine back, not the memory up …
+MAX_TASK_BYTES = 2**30  # … and so does this much audio
 MAX_BACKLOG = 8  # tasks more than another process has, for the one that knows the voice
 DEATHS_ALONE = 3  # of processes that had only this task; an operator or a machine short of memory may kill one
 CLOSE_S = 60.0  # until the last group is on the disk

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -56,7 +57,9 @@ class Worker:
 
     def __init__(self, channel: Channel[FromWorker, ToWorker], opening: OpenEngine, engine: Engine, clips: ClipPool):
         self._channel, self._engine, self._clips = channel, engine, clips
-        self._rows = RowMaker(engine, clips.put, opening.deadlines, trusts_buffers=opening.engine == "native")
+        self._rows = RowMaker(
+            engine, clips.put, opening.deadlines, self._report, trusts_buffers=opening.engine == "native"
+        )
         self._inbox = selectors.DefaultSelector()
         self._inbox.register(channel, selectors.EVENT_READ)
         self._watched: set[ClipProcess] = set()
@@ -78,14 +81,14 @@ class Worker:
             started_s = time.monotonic()
             self._take_messages(0.0 if may_step else STEP_S if is_full else IDLE_S)
             paused_s += (time.monotonic() - started_s) * is_full
-            begun = self._rows.feed()
+            self._rows.feed()
             if self._clips.is_full:
                 self._rows.pause()
             else:
                 started_s = time.monotonic()
                 self._rows.step(STEP_S if self._rows.is_engine_busy else 0.0)
                 engine_s += time.monotonic() - started_s
-            self._report(begun)
+            self._report()
             self._commit_if_last()
             if self._drop_at_s is not None and time.monotonic() >= self._drop_at_s:
                 self._rows.drop_unfinished()
@@ -102,7 +105,7 @@ class Worker:
         self._clips.commit_now()
         while not self._clips.is_idle and time.monotonic() < deadline_s:
             self._take_messages(STEP_S)
-        self._report([])
+        self._report()
 
     def _take_messages(self, timeout_s: float) -> None:
         """Take what the parent and the clip processes have sent, waiting at most `timeout_s` for it."""
@@ -144,7 +147,7 @@ class Worker:
             case OpenEngine():
                 raise TypeError("the engine is open")
 
-    def _report(self, begun: list[str]) -> None:
+    def _report(self, begun: Sequence[str] = ()) -> None:
         """Tell the parent what has begun and ended; from within a long row, that there is life."""
         now_s, num_results = time.monotonic(), self._rows.num_results
         is_alive = num_results > self._num_results_reported and now_s - self._reported_at_s >= SIGN_OF_LIFE_S

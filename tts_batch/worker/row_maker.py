@@ -31,10 +31,20 @@ class RowMaker:
     """
 
     def __init__(
-        self, engine: Engine, finish: Callable[[ClipTask], None], deadlines: Deadlines, *, trusts_buffers: bool = False
+        self,
+        engine: Engine,
+        finish: Callable[[ClipTask], None],
+        deadlines: Deadlines,
+        report_begun: Callable[[list[str]], None] = lambda row_ids: None,
+        *,
+        trusts_buffers: bool = False,
     ) -> None:
-        """`trusts_buffers`: the engine's arrays are the receiver's, as the contract says, and need no copy."""
+        """`report_begun` gets the ids of rows whose first request the engine is about to get.
+
+        `trusts_buffers`: the engine's arrays are the receiver's, as the contract says, and need no copy.
+        """
         self._engine, self._finish, self._deadlines = engine, finish, deadlines
+        self._report_begun = report_begun
         self._trusts_buffers = trusts_buffers
         self._rows: dict[str, ActiveRow] = {}  # that have not ended
         self._waiting: deque[ActivePiece] = deque()
@@ -70,25 +80,21 @@ class RowMaker:
         self._rows[row.id] = row
         self._waiting.extend(row.pieces)
 
-    def feed(self) -> list[str]:
-        """Give the engine as many requests as it wants; return the ids of rows that begin with them."""
-        begun: list[str] = []
-        if not (self._waiting or self._again):
-            return begun
-        now_s = time.monotonic()
-        for _ in range(self._engine.num_wanted):
-            piece = self._take_next()
-            if piece is None:
-                break
-            row = piece.row
-            if row.begun_at_s is None:
-                row.begun_at_s = now_s
-                begun.append(row.id)
+    def feed(self) -> None:
+        """Give the engine as many requests as it wants. Rows that begin with them are reported before: it may die."""
+        pieces = self._take_next(self._engine.num_wanted if self._waiting or self._again else 0)
+        now_s, begun = time.monotonic(), list[str]()
+        for piece in pieces:
+            if piece.row.begun_at_s is None:
+                piece.row.begun_at_s = now_s
+                begun.append(piece.row.id)
+        if begun:
+            self._report_begun(begun)
+        for piece in pieces:
             request = piece.begin_attempt()
             self._in_engine[request.request_id] = piece
             self._pending.add(request.request_id, request.max_frames, now_s)
             self._engine.add_request(request)
-        return begun
 
     def step(self, timeout_s: float) -> None:
         """Take what the engine has finished, waiting at most `timeout_s`; end rows whose time is over.
@@ -142,13 +148,15 @@ class RowMaker:
         if (row := self._rows.get(row_id)) is not None:
             self._drop(row)
 
-    def _take_next(self) -> ActivePiece | None:
+    def _take_next(self, count: int) -> list[ActivePiece]:
+        """Take up to `count` pieces out of the queues, those that are tried again first."""
+        pieces: list[ActivePiece] = []
         for queue in (self._again, self._waiting):
-            while queue:
+            while queue and len(pieces) < count:
                 piece = queue.popleft()
                 if not (piece.row.has_ended or piece.row.is_finishing):
-                    return piece
-        return None
+                    pieces.append(piece)
+        return pieces
 
     def _receive(self, result: SpeechResult) -> None:
         request_id = getattr(result, "request_id", None)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import count
@@ -107,6 +108,8 @@ class ClipWriter:
             for pool in (self._files, self._commits):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._segment.close()
+            with suppress(OSError):  # what a failure has left in it stays until the run is resumed
+                self._temporary.rmdir()
 
     def _commit_or_fail(self, group: _Group) -> None:
         """Commit a group. What ends the writer is reported at once: the next group may come much later."""

@@ -16,7 +16,7 @@ from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.generation import generate
 from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 Network = Callable[[torch.Tensor], torch.Tensor]
@@ -35,7 +35,7 @@ class Chunks:
         assert request_id not in self.ended
         assert audio.dtype == np.float32
         chunks.append(audio.copy())
-        audio[:] = 9  # it is the receiver's own
+        audio[:] = 9  # it is the caller's own
         if is_last:
             self.ended.add(request_id)
 
@@ -46,14 +46,14 @@ class Chunks:
 class Typist(ScriptedRunner):
     """A runner of one row whose codes come as the test says."""
 
-    def __init__(self, row: PreparedRow, codes: torch.Tensor) -> None:
+    def __init__(self, row: EngineRow, codes: torch.Tensor) -> None:
         super().__init__()
         self.row, self.codes, self.num_frames = row, codes, 0
 
-    def progress(self) -> list[tuple[PreparedRow, int]]:
+    def progress(self) -> list[tuple[EngineRow, int]]:
         return [(self.row, self.num_frames)] if self.num_frames < len(self.codes) else []
 
-    def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+    def codes_so_far(self, row: EngineRow, num_frames: int) -> torch.Tensor:
         assert num_frames <= self.num_frames
         return self.codes[:num_frames].clone()
 
@@ -83,14 +83,14 @@ def speak(decode: Network, codes: torch.Tensor, reference: torch.Tensor | None, 
         assert code2wav.poll(drain=False) == []
         assert not code2wav.busy
     typist.num_frames = len(codes)
-    code2wav.submit(DecodedRow(row, codes.clone(), "stop", True, {}))
-    voiced = []
+    code2wav.submit(row.end(codes.clone(), "stop", {}))
+    results = []
     while code2wav.busy:
-        voiced += code2wav.poll(drain=False)
+        results += code2wav.poll(drain=False)
     assert code2wav.progress() == []
-    (voiced,) = voiced
-    assert np.array_equal(voiced.codes, codes)
-    return chunks, voiced.audio
+    (result,) = results
+    assert result.codes is None or np.array_equal(result.codes, codes)
+    return chunks, result.audio
 
 
 @pytest.mark.parametrize("ref_frames", [0, 1, 71, 72, 73, 100])
@@ -152,7 +152,7 @@ def test_a_last_chunk_may_be_empty_when_the_end_is_known_late(decoder: Network) 
         code2wav.poll(drain=False)
     assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16], set())
     typist.num_frames = 33
-    code2wav.submit(DecodedRow(row, codes, "stop", True, {}))
+    code2wav.submit(row.end(codes, "stop", {}))
     assert len(code2wav.poll(drain=True)) == 1
     assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 16, 0], {"a"})
 
@@ -187,7 +187,7 @@ class ShortTypist(Typist):
 
     failures = 0
 
-    def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
+    def codes_so_far(self, row: EngineRow, num_frames: int) -> torch.Tensor:
         if self.failures:
             self.failures -= 1
             raise torch.OutOfMemoryError("scripted")
@@ -207,18 +207,18 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
     for typist.num_frames in range(1, 30):
         assert code2wav.poll(drain=False) == []
     typist.num_frames = 30
-    code2wav.submit(DecodedRow(row, codes, "stop", True, {}))
-    voiced = []
+    code2wav.submit(row.end(codes, "stop", {}))
+    results = []
     while code2wav.busy:
-        voiced += code2wav.poll(drain=False)
-    assert len(voiced) == 1
+        results += code2wav.poll(drain=False)
+    assert len(results) == 1
     assert code2wav.progress() == []
     assert (pool.failures, typist.failures) == (0, 0)
     if failures == 1:  # there was room after all
         assert (chunks.frames("a"), chunks.ended) == ([1, 1, 2, 4, 8, 14], {"a"})
-        assert np.array_equal(np.concatenate(chunks.audio["a"]), voiced[0].audio)
+        assert np.array_equal(np.concatenate(chunks.audio["a"]), results[0].audio)
     else:
-        assert voiced[0].audio is None
+        assert results[0].audio is None
         assert (chunks.audio, chunks.ended) == ({}, set())
 
 
@@ -227,8 +227,8 @@ def test_memory_that_runs_out_on_the_way_to_the_decoder_silences_the_row(
 
 def test_a_row_whose_codes_cannot_be_copied_fails_alone(decoder: Network) -> None:
     class Runner(ScriptedRunner):
-        def codes_so_far(self, row: PreparedRow, num_frames: int) -> torch.Tensor:
-            if row.request.request_id == "b":
+        def codes_so_far(self, row: EngineRow, num_frames: int) -> torch.Tensor:
+            if row.request_id == "b":
                 raise torch.OutOfMemoryError("scripted")
             return super().codes_so_far(row, num_frames)
 

@@ -12,9 +12,8 @@ from tests.engine.scripted import prepared_row
 from tts_batch.engine.code2wav import fast_decoder as code2wav_fast
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
-from tts_batch.engine.code2wav.utterance import Code2Wav
+from tts_batch.engine.code2wav.utterance import UtteranceCode2Wav
 from tts_batch.engine.kernels.causal_conv import Ends, causal_conv
-from tts_batch.engine.runner import DecodedRow
 from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
 
@@ -116,7 +115,9 @@ def test_code2wav_needs_no_more_than_the_context(decoder: CodecDecoder, ref_fram
     codes = torch.randint(0, CONFIG.codebook_size, (frames, 16), generator=generator)
     audio = []
     for context in (None, CONV_CONTEXT):
-        code2wav = Code2Wav(DecodePool(FastCodecDecoder(decoder, torch.float32, context), "cpu", PoolLimits(1_000)))
-        code2wav.submit(DecodedRow(prepared_row(ask("a"), reference if ref_frames else None), codes, "stop", True, {}))
-        audio += [voiced.audio for voiced in code2wav.poll(drain=True)]
+        code2wav = UtteranceCode2Wav(
+            DecodePool(FastCodecDecoder(decoder, torch.float32, context), "cpu", PoolLimits(1_000))
+        )
+        code2wav.submit(prepared_row(ask("a"), reference if ref_frames else None).end(codes, "stop", {}))
+        audio += [result.audio for result in code2wav.poll(drain=True)]
     np.testing.assert_allclose(audio[0], audio[1], rtol=0, atol=1e-5)

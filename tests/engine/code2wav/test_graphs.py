@@ -20,7 +20,6 @@ from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecode
 from tts_batch.engine.code2wav.graphs import FRAMES, MAX_FRAMES, PIECES, REPLAY_COST_FRAMES, Code2WavGraphs
 from tts_batch.engine.cuda_graphs import CudaGraphs
 from tts_batch.engine.meter import Meter
-from tts_batch.engine.runner import DecodedRow
 
 LONGEST = 97
 
@@ -71,9 +70,8 @@ def test_static_tensors_change_no_audio_whatever_was_in_them(fast: FastCodecDeco
 def test_chunks_of_any_rows_are_what_they_are_without(context: int | None) -> None:
     fast = FastCodecDecoder(random_decoder(CONFIG), torch.float32, context)
     rows = [
-        DecodedRow(
-            prepared_row(ask(f"{i}"), random_codes(ref_frames, 16, seed=9) if ref_frames else None),
-            random_codes(frames, 16, seed=i), "stop", True, {},
+        prepared_row(ask(f"{i}"), random_codes(ref_frames, 16, seed=9) if ref_frames else None).end(
+            random_codes(frames, 16, seed=i), "stop", {}
         )
         for i, (frames, ref_frames) in enumerate([(5, 0), (1, 20), (7, 30), (3, 0), (90, 40), (33, 200)])
     ]  # fmt: skip
@@ -84,7 +82,7 @@ def test_chunks_of_any_rows_are_what_they_are_without(context: int | None) -> No
             code2wav.submit(row)
         clips = {}
         while code2wav.busy:
-            clips |= {voiced.row.prepared.request.request_id: voiced.audio for voiced in code2wav.poll(drain=True)}
+            clips |= {result.request_id: result.audio for result in code2wav.poll(drain=True)}
         audio.append(clips)
         if graphs is not None:
             assert graphs._graphs.counts.keys() == {"eager"}, "each on the static tensors"
@@ -115,9 +113,7 @@ def test_chunks_are_not_padded_where_context_is_skipped(context: int | None, dec
     fast = FastCodecDecoder(random_decoder(CONFIG), torch.float32, context)
     pool = DecodePool(fast, "cpu", PoolLimits(1_000), graphs=graphs_of(fast), meter=meter)
     code2wav = ChunkedCode2Wav(pool, ScriptedRunner())
-    code2wav.submit(
-        DecodedRow(prepared_row(ask("a"), random_codes(80, 16, seed=1)), random_codes(107, 16), "stop", True, {})
-    )
+    code2wav.submit(prepared_row(ask("a"), random_codes(80, 16, seed=1)).end(random_codes(107, 16), "stop", {}))
     while code2wav.busy:
         code2wav.poll(drain=True)
     assert meter.counts == {"code2wav_frames": 107, "decoded_frames": decoded}

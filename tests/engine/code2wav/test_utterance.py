@@ -1,4 +1,4 @@
-"""Code2Wav: official seams, exact trims, arrays of the receiver's own, halves when memory is short, nothing left."""
+"""Code2Wav: official seams, exact trims, arrays of the caller's own, halves when memory is short, nothing left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.engine.asking import ask
 from tests.engine.scripted import prepared_row
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
 from tts_batch.engine.code2wav.decoder import ExactDecoder
-from tts_batch.engine.code2wav.utterance import Code2Wav, Vocoder
-from tts_batch.engine.runner import DecodedRow
+from tts_batch.engine.code2wav.utterance import UtteranceCode2Wav
+from tts_batch.engine.runner import EngineRow
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.speech_tokenizer import SpeechTokenizer
 
@@ -41,24 +41,25 @@ def random_codes(frames: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 2_048, (frames, 16), generator=torch.Generator().manual_seed(seed))
 
 
-def row(name: str, codes: torch.Tensor, reference: torch.Tensor | None = None) -> DecodedRow:
-    return DecodedRow(prepared_row(ask(name), reference), codes, "stop", True, {})
+def row(name: str, codes: torch.Tensor, reference: torch.Tensor | None = None) -> EngineRow:
+    return prepared_row(ask(name), reference).end(codes, "stop", {})
 
 
-def whole(decode: Network, max_frames: int, max_wait_s: float = 0.25) -> Code2Wav:
-    return Code2Wav(DecodePool(ExactDecoder(decode), "cpu", PoolLimits(max_frames, max_wait_s=max_wait_s)))
+def whole(decode: Network, max_frames: int, max_wait_s: float = 0.25) -> UtteranceCode2Wav:
+    return UtteranceCode2Wav(DecodePool(ExactDecoder(decode), "cpu", PoolLimits(max_frames, max_wait_s=max_wait_s)))
 
 
-def vocode(code2wav: Vocoder, rows: Sequence[DecodedRow]) -> dict[str, np.ndarray | None]:
-    for decoded in rows:
-        code2wav.submit(decoded)
+def clips_of(code2wav: UtteranceCode2Wav, rows: Sequence[EngineRow]) -> dict[str, np.ndarray | None]:
+    codes = {row.request_id: row.codes for row in rows}
+    for row in rows:
+        code2wav.submit(row)
     audio = {}
     while code2wav.busy:
-        for voiced in code2wav.poll(drain=True):
-            name = voiced.row.prepared.request.request_id
+        for result in code2wav.poll(drain=True):
+            name = result.request_id
             assert name not in audio
-            assert np.array_equal(voiced.codes, voiced.row.codes)
-            audio[name] = voiced.audio
+            assert result.audio is None or np.array_equal(result.codes, codes[name])
+            audio[name] = result.audio
     return audio
 
 
@@ -70,7 +71,7 @@ def test_trims_exactly_and_cuts_at_the_official_seams(
     speech_tokenizer: SpeechTokenizer, decoder: Network, ref_frames: int, frames: int
 ) -> None:
     reference, codes = random_codes(ref_frames, 1), random_codes(frames, 2)
-    audio = vocode(whole(decoder, 325), [row("a", codes, reference if ref_frames else None)])["a"]
+    audio = clips_of(whole(decoder, 325), [row("a", codes, reference if ref_frames else None)])["a"]
     official = speech_tokenizer.decode(torch.cat([reference, codes])).numpy()
     assert audio.dtype == np.float32
     assert audio.shape == (frames * 1_920,)
@@ -79,25 +80,25 @@ def test_trims_exactly_and_cuts_at_the_official_seams(
 
 def test_rows_of_any_lengths_together_equal_each_alone(decoder: Network) -> None:
     rows = [row(f"{n}", random_codes(n, n), random_codes(r, 9) if r else None) for n, r in [(5, 0), (1, 20), (302, 3)]]
-    together = vocode(whole(decoder, 2_000), rows)
+    together = clips_of(whole(decoder, 2_000), rows)
     for decoded in rows:
-        ((name, alone),) = vocode(whole(decoder, 1), [decoded]).items()
+        ((name, alone),) = clips_of(whole(decoder, 1), [decoded]).items()
         np.testing.assert_allclose(together[name], alone, atol=2e-5)
 
 
-def test_arrays_are_owned_by_the_receiver(decoder: Network) -> None:
+def test_arrays_are_owned_by_the_caller(decoder: Network) -> None:
     shared = random_codes(3)
     code2wav = whole(decoder, 100)
     for name in ("first", "second"):
         code2wav.submit(row(name, shared))
     shared[:] = 0  # the runner's buffer may be taken again at once
-    voiced = code2wav.poll(drain=True)
-    for array in (voiced[0].audio, voiced[0].codes, voiced[1].audio, voiced[1].codes):
+    results = code2wav.poll(drain=True)
+    for array in (results[0].audio, results[0].codes, results[1].audio, results[1].codes):
         assert array.flags.owndata
-    kept = voiced[1].audio.copy()
-    voiced[0].audio[:] = 9
-    assert np.array_equal(voiced[1].audio, kept)
-    assert np.array_equal(voiced[1].codes, random_codes(3))
+    kept = results[1].audio.copy()
+    results[0].audio[:] = 9
+    assert np.array_equal(results[1].audio, kept)
+    assert np.array_equal(results[1].codes, random_codes(3))
 
 
 def small_memory(decode: Network, max_frames: int) -> Network:
@@ -113,15 +114,15 @@ def small_memory(decode: Network, max_frames: int) -> Network:
 
 def test_out_of_memory_halves_and_fails_only_what_never_fits(decoder: Network) -> None:
     rows = [row(str(i), random_codes(n, n + i)) for i, n in enumerate((40, 6, 6, 6, 6))]
-    expected = vocode(whole(decoder, 1), rows)
-    audio = vocode(whole(small_memory(decoder, 13), 10_000), rows)
+    expected = clips_of(whole(decoder, 1), rows)
+    audio = clips_of(whole(small_memory(decoder, 13), 10_000), rows)
     assert audio.pop("0") is None
     for name, got in audio.items():
         np.testing.assert_allclose(got, expected[name], atol=2e-5)
 
 
 def test_a_row_of_several_pieces_fails_once_when_one_never_fits(decoder: Network) -> None:
-    audio = vocode(whole(small_memory(decoder, 310), 10_000), [row("a", random_codes(610))])
+    audio = clips_of(whole(small_memory(decoder, 310), 10_000), [row("a", random_codes(610))])
     assert audio == {"a": None}
 
 
@@ -143,7 +144,7 @@ def test_a_batch_is_as_long_as_padding_is_cheaper_than_another(
         batches.append((codes.shape[0], codes.shape[2]))
         return torch.zeros(codes.shape[0], codes.shape[2] * 1_920)
 
-    vocode(
+    clips_of(
         whole(record, 1_200 if len(lengths) == 30 else 5_000),
         [row(f"{i}", random_codes(n)) for i, n in enumerate(lengths)],
     )
@@ -178,7 +179,7 @@ def test_dropped_and_cleared_rows_leave_nothing_behind(decoder: Network) -> None
     assert code2wav.drop("a")
     assert not code2wav.drop("a")
     assert code2wav.drop("none")
-    assert [voiced.row.prepared.request.request_id for voiced in code2wav.poll(drain=True)] == ["b", "c"]
+    assert [result.request_id for result in code2wav.poll(drain=True)] == ["b", "c"]
     code2wav.submit(row("d", random_codes(2)))
     code2wav.clear()
     assert not code2wav.busy
@@ -196,6 +197,6 @@ def test_what_did_not_fit_is_let_go_of_before_less_is_tried(decoder: Network) ->
             raise torch.OutOfMemoryError("scripted")
         return decoder(codes)
 
-    audio = vocode(whole(decode, 10_000), [row(str(i), random_codes(3, i)) for i in range(4)])
+    audio = clips_of(whole(decode, 10_000), [row(str(i), random_codes(3, i)) for i in range(4)])
     assert len(failed) == 3
     assert [clip is not None for clip in audio.values()] == [True] * 4

@@ -12,7 +12,7 @@ import torch
 from tests.engine.asking import GREEDY, ask, voice
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SamplingParams, SpeechRequest
-from tts_batch.engine.runner import DecodedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.v1.runner import LOOK_AHEAD, LockstepRunner
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
@@ -20,7 +20,7 @@ from tts_batch.model.qwen3_tts import Qwen3TTS
 NATURAL = {"text": "Hello world, this is a small test.", "language": "English", "sampling": GREEDY, "max_frames": 60}
 
 
-def decode(model: Qwen3TTS, requests: list[SpeechRequest], max_num_seqs: int) -> dict[str, DecodedRow]:
+def decode(model: Qwen3TTS, requests: list[SpeechRequest], max_num_seqs: int) -> dict[str, EngineRow]:
     runner, preparer = LockstepRunner(model, max_num_seqs), Preparer(model)
     waiting, done = list(requests), {}
     while waiting or runner.busy:
@@ -28,8 +28,8 @@ def decode(model: Qwen3TTS, requests: list[SpeechRequest], max_num_seqs: int) ->
             with torch.inference_mode():
                 runner.add(preparer.prepare(waiting.pop(0)))
         for row in runner.step():
-            assert row.prepared.request.request_id not in done
-            done[row.prepared.request.request_id] = row
+            assert row.request_id not in done
+            done[row.request_id] = row
     return done
 
 
@@ -55,18 +55,18 @@ def mixed_requests() -> list[SpeechRequest]:
     ]
 
 
-def codes_of(rows: dict[str, DecodedRow]) -> dict[str, list[list[int]]]:
+def codes_of(rows: dict[str, EngineRow]) -> dict[str, list[list[int]]]:
     return {name: row.codes.tolist() for name, row in rows.items()}
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_model: Callable[[str], Qwen3TTS]) -> dict[str, DecodedRow]:
+def alone(tiny_model: Callable[[str], Qwen3TTS]) -> dict[str, EngineRow]:
     return decode(tiny_model("custom_voice"), mixed_requests(), max_num_seqs=1)
 
 
 @pytest.mark.parametrize("max_num_seqs", [2, 7])
 def test_codes_do_not_depend_on_the_batch(
-    tiny_model: Callable[[str], Qwen3TTS], alone: dict[str, DecodedRow], max_num_seqs: int
+    tiny_model: Callable[[str], Qwen3TTS], alone: dict[str, EngineRow], max_num_seqs: int
 ) -> None:
     requests = mixed_requests()
     random.Random(max_num_seqs).shuffle(requests)
@@ -77,7 +77,7 @@ def test_codes_do_not_depend_on_the_batch(
     }
 
 
-def test_seeds_and_sampling_are_obeyed(alone: dict[str, DecodedRow]) -> None:
+def test_seeds_and_sampling_are_obeyed(alone: dict[str, EngineRow]) -> None:
     codes = codes_of(alone)
     assert codes["plain"] != codes["same words, other seed"]
     assert len(codes["half greedy"]) >= 5
@@ -128,7 +128,7 @@ def test_gathers_a_window_then_lets_no_one_in_until_it_is_done(tiny_model: Calla
     assert runner.room == 0
     ended = []
     while runner.busy:
-        ended += [row.prepared.request.request_id for row in runner.step()]
+        ended += [row.request_id for row in runner.step()]
         assert runner.room == (0 if runner.busy else 4)
     assert [set(ended[:2]), set(ended[2:])] == [{"2", "3"}, {"0", "1"}]  # like lengths together, longest first
 
@@ -150,35 +150,35 @@ def test_cancel_and_evict_leave_the_others_untouched(tiny_model: Callable[[str],
     assert not runner.cancel("never seen")
     ended = {}
     while runner.busy:
-        ended |= {row.prepared.request.request_id: row for row in runner.step()}
+        ended |= {row.request_id: row for row in runner.step()}
     assert codes_of(ended) == {name: expected[name] for name in "ac"}
 
     for row in rows:
         runner.add(row)
     runner.step()
     evicted = runner.evict()
-    assert {row.request.request_id for row in evicted} == set("abcd")
+    assert {row.request_id for row in evicted} == set("abcd")
     assert (runner.busy, runner.room) == (False, 6)
     for row in evicted:
         runner.add(row)
     ended = {}
     while runner.busy:
-        ended |= {row.prepared.request.request_id: row for row in runner.step()}
+        ended |= {row.request_id: row for row in runner.step()}
     assert codes_of(ended) == expected
 
 
-def test_result_codes_are_of_the_codebooks(alone: dict[str, DecodedRow]) -> None:
+def test_result_codes_are_of_the_codebooks(alone: dict[str, EngineRow]) -> None:
     for row in alone.values():
         codes = row.codes.numpy()
         assert codes.shape[1] == 16
         assert codes.min() >= 0
         assert codes.max() < 2_048
         assert np.issubdtype(codes.dtype, np.integer)
-        assert set(row.metrics) == {"queue_s", "prefill_s", "decode_s"}
+        assert row.metrics.keys() >= {"queue_s", "prefill_s", "decode_s"}
 
 
 def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(
-    tiny_model: Callable[[str], Qwen3TTS], alone: dict[str, DecodedRow]
+    tiny_model: Callable[[str], Qwen3TTS], alone: dict[str, EngineRow]
 ) -> None:
     model = tiny_model("custom_voice")
     runner, done = LockstepRunner(model, 7), {}
@@ -187,10 +187,10 @@ def test_a_row_whose_numbers_are_lost_ends_as_an_error_and_alone(
             runner.add(Preparer(model).prepare(request))
         runner.step()
         batch = runner._batch
-        lost = batch.rows[2].request.request_id
+        lost = batch.rows[2].request_id
         batch._hidden[2, 0] = torch.nan
         while runner.busy:
-            done |= {row.prepared.request.request_id: row for row in runner.step()}
+            done |= {row.request_id: row for row in runner.step()}
     row = done.pop(lost)
     assert (row.finish_reason, row.eos, len(row.codes)) == ("error", False, 1)
     assert codes_of(done) == {name: codes for name, codes in codes_of(alone).items() if name != lost}

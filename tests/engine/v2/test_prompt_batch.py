@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.engine.asking import ask
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import Reference
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.v2.packed import PackedTalker
 from tts_batch.engine.v2.prompt_batch import embed_prompts
 from tts_batch.model.checkpoint import resolve_checkpoint
@@ -32,8 +32,8 @@ def weights() -> PackedTalker:
     return PackedTalker.pack(model().talker, 64)
 
 
-def row(ref_frames: int, num_words: int = 1, *, x_vector_only: bool = False) -> PreparedRow:
-    """A row whose voice has so many frames; of x-vector rows the codes are known too, though nobody wants them."""
+def row(ref_frames: int, num_words: int = 1, *, x_vector_only: bool = False) -> EngineRow:
+    """A row whose voice has so many frames; of x-vector rows the codes are known too, though none wants them."""
     generator = torch.Generator().manual_seed(ref_frames)
     reference = Reference(
         key=str(ref_frames),
@@ -46,7 +46,7 @@ def row(ref_frames: int, num_words: int = 1, *, x_vector_only: bool = False) -> 
     return Preparer(model()).prepare(request)
 
 
-def assert_each_as_alone(rows: Sequence[PreparedRow]) -> None:
+def assert_each_as_alone(rows: Sequence[EngineRow]) -> None:
     packed = embed_prompts(weights(), rows)
     alone = [embed_prompt(model().talker, r.prompt, r.ref_codes, r.x_vector) for r in rows]
     assert packed.shape[0] == sum(r.prompt.num_tokens for r in rows)
@@ -79,5 +79,5 @@ def test_any_burst(burst: list[tuple[int, int, bool]]) -> None:
 @torch.inference_mode()
 def test_codes_that_a_prompt_has_no_place_for_are_left_out() -> None:
     plain = row(5, x_vector_only=True)
-    voiced = PreparedRow(plain.request, plain.prompt, row(5).ref_codes, plain.x_vector, 1, 0.0, {})
-    assert_each_as_alone([voiced, row(7)])
+    cloned = EngineRow(plain.request, plain.prompt, row(5).ref_codes, plain.x_vector, 1, 0.0, {})
+    assert_each_as_alone([cloned, row(7)])

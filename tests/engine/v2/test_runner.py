@@ -16,7 +16,8 @@ from tests.engine.asking import GREEDY
 from tts_batch.engine.loops import LoopLimits
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import Reference, SamplingParams, SpeechRequest
-from tts_batch.engine.runner import DecodedRow, PreparedRow, Runner
+from tts_batch.engine.runner import EngineRow, Runner
+from tts_batch.engine.staging import stage
 from tts_batch.engine.v1.runner import LockstepRunner
 from tts_batch.engine.v2 import runner as runner_v2
 from tts_batch.engine.v2.runner import ContinuousRunner, RunnerSettings
@@ -36,7 +37,7 @@ def load(kind: str) -> Qwen3TTS:
 
 
 @functools.cache
-def prepared(kind: str, sampling: SamplingParams) -> tuple[PreparedRow, ...]:
+def prepared(kind: str, sampling: SamplingParams) -> tuple[EngineRow, ...]:
     """Rows of many lengths and layouts, prepared once."""
     generator = torch.Generator().manual_seed(3)
     rows = []
@@ -65,20 +66,20 @@ def prepared(kind: str, sampling: SamplingParams) -> tuple[PreparedRow, ...]:
     return tuple(rows)
 
 
-def run(runner: Runner, rows: Sequence[PreparedRow], cancel: str | None = None) -> dict[str, DecodedRow]:
+def run(runner: Runner, rows: Sequence[EngineRow], cancel: str | None = None) -> dict[str, EngineRow]:
     """Feed rows as there is room; cancel one of them when the first ends."""
-    waiting, decoded = list(rows), {}
+    waiting, decoded = [replace(row) for row in rows], {}
     for _ in range(10_000):
         while waiting and runner.room > 0:
             runner.add(waiting.pop(0))
         if not runner.busy:
             return decoded
         for row in runner.step():
-            assert row.prepared.request.request_id not in decoded
-            decoded[row.prepared.request.request_id] = row
+            assert row.request_id not in decoded
+            decoded[row.request_id] = row
         if cancel and decoded and cancel not in decoded:
-            assert runner.cancel(cancel) or cancel in {row.request.request_id for row in waiting}
-            waiting = [row for row in waiting if row.request.request_id != cancel]
+            assert runner.cancel(cancel) or cancel in {row.request_id for row in waiting}
+            waiting = [row for row in waiting if row.request_id != cancel]
             cancel = None
     raise AssertionError("the runner does not come to an end")
 
@@ -88,7 +89,7 @@ def reference_codes(kind: str, sampling: SamplingParams) -> dict[str, tuple[list
     return summary(run(LockstepRunner(load(kind), 4), prepared(kind, sampling)))
 
 
-def summary(decoded: dict[str, DecodedRow]) -> dict[str, tuple[list[list[int]], str, bool]]:
+def summary(decoded: dict[str, EngineRow]) -> dict[str, tuple[list[list[int]], str, bool]]:
     return {name: (row.codes.tolist(), row.finish_reason, row.eos) for name, row in decoded.items()}
 
 
@@ -141,7 +142,19 @@ def test_a_used_slot_leaves_no_trace() -> None:
     rows = prepared("custom_voice", GREEDY)
     expected = reference_codes("custom_voice", GREEDY)
     for row in (rows[6], rows[0], rows[3], rows[6]):
-        assert summary(run(runner, [row])) == {row.request.request_id: expected[row.request.request_id]}
+        assert summary(run(runner, [row])) == {row.request_id: expected[row.request_id]}
+
+
+def test_a_row_that_was_evicted_and_admitted_again_has_no_frames_yet() -> None:
+    runner = continuous("custom_voice", max_num_seqs=1)
+    runner.add(replace(prepared("custom_voice", GREEDY)[3]))
+    while runner.progress()[0][1] < 3:
+        runner.step()
+    (row,) = runner.evict()
+    runner.add(row)
+    assert runner.progress() == [(row, -1)]
+    runner.start_waiting()
+    assert runner.progress() == [(row, 0)]
 
 
 def test_evicted_rows_start_again() -> None:
@@ -152,12 +165,10 @@ def test_evicted_rows_start_again() -> None:
     for _ in range(4):
         runner.step()
     evicted = runner.evict()
-    assert {row.request.request_id for row in evicted} <= {"row0", "row1", "row2"}
+    assert {row.request_id for row in evicted} <= {"row0", "row1", "row2"}
     assert not runner.busy
     expected = reference_codes("base", GREEDY)
-    assert summary(run(runner, evicted)) == {
-        row.request.request_id: expected[row.request.request_id] for row in evicted
-    }
+    assert summary(run(runner, evicted)) == {row.request_id: expected[row.request_id] for row in evicted}
 
 
 @settings(max_examples=8, deadline=None)
@@ -171,16 +182,16 @@ def test_a_row_cancelled_at_any_step_leaves_the_others_untouched(
         if runner.room:
             runner.add(row)
     waiting = list(rows[runner.scheduler.look_ahead :])
-    decoded: dict[str, DecodedRow] = {}
+    decoded: dict[str, EngineRow] = {}
     for _ in range(step):
-        decoded |= {row.prepared.request.request_id: row for row in runner.step()}
+        decoded |= {row.request_id: row for row in runner.step()}
     name = f"row{cancelled}"
     found = runner.cancel(name)
     assert not runner.cancel(name)
     assert found == (name not in decoded and rows[cancelled] not in waiting)
     decoded |= run(runner, waiting)
     expected = reference_codes("custom_voice", SAMPLED)
-    names = {row.request.request_id for row in rows} - ({name} if found else set())
+    names = {row.request_id for row in rows} - ({name} if found else set())
     assert summary(decoded) == {name: expected[name] for name in names}
     assert runner.scheduler.pages.num_free == 64
 
@@ -196,7 +207,7 @@ def test_sampled_codes_are_the_same_at_every_batch_size_and_in_any_order(max_num
 
 
 @functools.cache
-def many_rows() -> tuple[PreparedRow, ...]:
+def many_rows() -> tuple[EngineRow, ...]:
     rows = prepared("custom_voice", SAMPLED)
     return tuple(
         replace(rows[i % 7], request=replace(rows[i % 7].request, request_id=f"{i}", seed=i, max_frames=1 + i % 2))
@@ -231,7 +242,7 @@ def test_a_row_that_may_not_end_by_itself_has_exactly_its_budget(
         rows.append(replace(row, request=endless))
     ended = run(make(), rows)
     for row in rows:
-        result = ended[row.request.request_id]
+        result = ended[row.request_id]
         assert len(result.codes) == row.request.max_frames
         assert (result.finish_reason, result.eos) == ("length", False)
 
@@ -270,11 +281,13 @@ def test_rows_that_memory_ran_out_for_when_they_ended_are_not_lost(monkeypatch: 
     for row in rows[:3]:
         runner.add(row)
 
-    def no_memory(**fields: object) -> None:
-        raise torch.OutOfMemoryError("scripted")
+    def no_memory(device: torch.device, *hosts: torch.Tensor) -> list[torch.Tensor]:
+        if [host.dtype for host in hosts] == [torch.int64]:  # the slots of rows that ended
+            raise torch.OutOfMemoryError("scripted")
+        return stage(device, *hosts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner_v2, "DecodedRow", no_memory)
+        patch.setattr(runner_v2, "stage", no_memory)
         with pytest.raises(torch.OutOfMemoryError):
             for _ in range(20):
                 runner.step()

@@ -1,4 +1,4 @@
-"""The scheduler: no slot or page is held twice or lost, the longest go first, nobody starves, the tail shrinks."""
+"""The scheduler: no slot or page is held twice or lost, the longest go first, no row starves, the tail shrinks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.engine.asking import ask
 from tests.engine.scripted import prepared_row
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.v2.scheduler import PagePool, Scheduler
 
 
-def row(name: object, frames: int = 1) -> PreparedRow:
+def row(name: object, frames: int = 1) -> EngineRow:
     return prepared_row(ask(str(name), max_frames=frames))
 
 
@@ -29,7 +29,7 @@ def check(scheduler: Scheduler) -> None:
         range(len(scheduler._free_slots) + len(scheduler.active))
     )
     for active in scheduler.active.values():
-        assert len(active.pages) == scheduler.num_pages_for(active.prepared)
+        assert len(active.pages) == scheduler.num_pages_for(active)
 
 
 ACTIONS = st.lists(
@@ -51,28 +51,28 @@ def test_against_a_model(actions: list[tuple[str, int]]) -> None:
             scheduler.add(row(i, n))
             waiting.add(str(i))
         elif action == "admit":
-            admitted = {a.prepared.request.request_id for a in scheduler.admit(0.0)}
+            admitted = {a.request_id for a in scheduler.admit(0.0)}
             assert admitted <= waiting
             waiting, active = waiting - admitted, active | admitted
             assert len(active) <= max(scheduler.max_num_seqs, len(active - admitted))
         elif action == "release" and scheduler.active:
             released = list(scheduler.active.values())[n % len(scheduler.active)]
             scheduler.release(released)
-            active.remove(released.prepared.request.request_id)
-            ended.add(released.prepared.request.request_id)
+            active.remove(released.request_id)
+            ended.add(released.request_id)
         elif action == "cancel" and waiting:
             name = sorted(waiting)[n % len(waiting)]
             assert scheduler.drop_waiting(name)
             assert not scheduler.drop_waiting(name)
             waiting.remove(name)
         elif action == "evict":
-            assert {r.request.request_id for r in scheduler.evict()} == waiting | active
+            assert {r.request_id for r in scheduler.evict()} == waiting | active
             waiting, active = set(), set()
         elif action == "shrink":
             scheduler.max_num_seqs = max(1, scheduler.max_num_seqs - n)
         check(scheduler)
-        assert {a.prepared.request.request_id for a in scheduler.active.values()} == active
-        assert {r.request.request_id for r in scheduler.waiting} == waiting
+        assert {a.request_id for a in scheduler.active.values()} == active
+        assert {r.request_id for r in scheduler.waiting} == waiting
 
 
 def test_ten_thousand_requests_through_sixteen_slots() -> None:
@@ -84,7 +84,7 @@ def test_ten_thousand_requests_through_sixteen_slots() -> None:
             scheduler.add(row(added, draw.randint(1, 100)))
             added += 1
         for active in scheduler.admit(0.0):
-            frames_left[active.slot] = active.prepared.request.max_frames
+            frames_left[active.slot] = active.request.max_frames
         assert scheduler.active, "nothing decodes though rows wait"
         steps += 1
         jump = min(frames_left.values())
@@ -106,11 +106,11 @@ def test_the_longest_are_admitted_first_and_the_short_wait_for_a_bounded_number(
         scheduler.add(row(name, frames))
         if scheduler.room == 0:
             (active,) = scheduler.admit(0.0)
-            admitted.append(int(active.prepared.request.request_id))
+            admitted.append(int(active.request_id))
             scheduler.release(active)
     while scheduler.num_waiting:
         (active,) = scheduler.admit(0.0)
-        admitted.append(int(active.prepared.request.request_id))
+        admitted.append(int(active.request_id))
         scheduler.release(active)
     assert admitted[:4] == [1, 3, 2, 0]  # longer ones that came later did not pass row 0
     assert sorted(admitted) == list(range(16))
@@ -141,7 +141,7 @@ def test_a_row_waits_for_pages_and_keeps_its_turn() -> None:
         scheduler.add(waiting)
     assert scheduler.admit(0.0) == []
     scheduler.release(first)
-    assert [active.prepared.request.request_id for active in scheduler.admit(0.0)] == ["big"]
+    assert [active.request_id for active in scheduler.admit(0.0)] == ["big"]
 
 
 def test_pages_come_back_whole() -> None:

@@ -1,7 +1,7 @@
 """The decoder's queue: pieces of code sequences, decoded in packed batches as the device gets to them.
 
-On CUDA the decoder runs on a stream of its own beside the talker, unless told not to, or on a second device; codes come
-to it from any device, and audio to the host, by copies that nobody waits for.
+On CUDA the decoder runs on a second device, or on a stream of its own beside the talker unless configured otherwise.
+Codes come to it from any device, and audio to the host, by asynchronous copies.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class DecodePool:
         self._decode = decode
         self._device = torch.device(device)
         self._limits = limits
-        self._graphs = graphs
+        self.graphs = graphs
         self._meter = meter or Meter()
         self._pieces: list[DecodeJob] = []
         self._batches: list[_Batch] = []
@@ -122,9 +122,9 @@ class DecodePool:
 
         That compiles every kernel and opens the way between two devices.
         """
-        if self._graphs is not None:
+        if self.graphs is not None:
             with self._meter.on_host("capture Code2Wav"):
-                self._graphs.capture()
+                self.graphs.capture()
         codes = torch.zeros(frames, NUM_CODEBOOKS, dtype=torch.int16, device=source)
         self._start([self._piece("", codes, frames, lambda audio: None)])
         if self._stream is not None:
@@ -163,8 +163,8 @@ class DecodePool:
             if len(self._pieces) < size and not drain and time.monotonic() - oldest_s < limits.max_wait_s:
                 return
             frames = [piece.num_frames for piece in self._pieces[:size]]
-            if self._graphs is not None:
-                size = self._graphs.batch_size(frames)
+            if self.graphs is not None:
+                size = self.graphs.batch_size(frames)
             else:
                 size = cheapest_size(range(1, len(frames) + 1), frames, frames[0], LAUNCH_COST_FRAMES)
             pieces, self._pieces = self._pieces[:size], self._pieces[size:]
@@ -215,8 +215,8 @@ class DecodePool:
     def _decode_pieces(self, pieces: Sequence[DecodeJob], codes: Tensor, first: Tensor, ends: Tensor) -> Tensor:
         """Audio [batch, samples] of frames [first, ends) of each row, and then padding: first is what a piece skips."""
         num_frames = max(piece.num_frames for piece in pieces)
-        if self._graphs is not None:
-            return self._graphs.decode(codes, first, num_frames, ends)
+        if self.graphs is not None:
+            return self.graphs.decode(codes, first, num_frames, ends)
         self._meter.graphs["code2wav"]["eager"] += 1
         return self._decode(codes, first, num_frames, ends)
 

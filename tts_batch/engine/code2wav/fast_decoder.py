@@ -66,7 +66,7 @@ class FastCodecDecoder(nn.Module):
 
         With `first` int64 [B] only frames [first, first + num_frames) of each row come out, num_frames * 1920 samples:
         exact from CONV_CONTEXT frames after `first`, or from 0 on. What runs past the row's end is not to be used.
-        Where rows are padded, `ends` int64 [B] says how many frames each has: the convolutions spare the rest.
+        Where rows are padded, `ends` int64 [B] gives the number of frames of each: the convolutions skip the rest.
         Ids outside the codebook, which padding may hold, are clamped into it.
         """
         batch, levels, length = codes.shape

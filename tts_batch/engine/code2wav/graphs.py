@@ -29,8 +29,7 @@ REPLAY_COST_FRAMES = 60  # what a batch costs beyond its frames, in frames; meas
 def cheapest_size(sizes: Iterable[int], frames: Sequence[int], padded_to: int, launch_frames: int) -> int:
     """How many pieces, of these frames and each padded, to decode together; 1 where there is no size to choose.
 
-    As many as cost least for each frame that is wanted: padding, and a launch that costs as much as so many frames, are
-    what costs more.
+    As many as cost least for each wanted frame. Padding costs its frames, and a launch `launch_frames` frames.
     """
     wanted = [0, *accumulate(frames)]
     return min(sizes, key=lambda n: (launch_frames + n * padded_to) / wanted[n], default=1)
@@ -77,7 +76,7 @@ class Code2WavGraphs:
         return sorted(every, key=lambda bucket: -bucket[0] * bucket[1])
 
     def capture(self) -> None:
-        """Capture all graphs. A bucket that cannot be captured is counted and said; its batches run eagerly."""
+        """Capture all graphs. A bucket that cannot be captured is counted and logged; its batches run eagerly."""
         for bucket in self.buckets if self._graphs.enabled else ():
             try:
                 self._graphs.capture(bucket, partial(self._decode_static, *bucket))
@@ -112,7 +111,7 @@ class Code2WavGraphs:
         return self._audio_of(*bucket)
 
     def _bucket(self, frames: int) -> int:
-        """The smallest that holds so many frames; where none does, the frames themselves: no graph has so many."""
+        """The smallest that holds this many frames; where none does, the number itself: no graph has that many."""
         return next((bucket for bucket in self._pieces if bucket >= frames), frames)
 
     def _decode_static(self, pieces: int, frames: int) -> None:

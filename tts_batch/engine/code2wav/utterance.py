@@ -7,118 +7,87 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tts_batch.engine.code2wav.code2wav import clip_result
 from tts_batch.engine.code2wav.decode_pool import DecodePool, Deliver, HostCopy
-from tts_batch.engine.request import SAMPLES_PER_FRAME
-from tts_batch.engine.runner import DecodedRow
+from tts_batch.engine.request import SAMPLES_PER_FRAME, SpeechResult
+from tts_batch.engine.runner import EngineRow
 from tts_batch.model.speech_tokenizer.pieces import cut_pieces
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Voiced:
-    """A row that left Code2Wav, with arrays of the receiver's own."""
-
-    row: DecodedRow
-    codes: NDArray[np.int16]  # [num_frames, 16]
-    audio: NDArray[np.float32] | None  # [num_frames * 1920]; None: memory ran out
-    code2wav_s: float  # from its last code to its last sample
-
-
-class Vocoder(Protocol):
-    """The Code2Wav stage. Used from one thread; a row leaves it once, by `poll`, `drop` or `clear`."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether any finished row is still in here."""
-
-    def submit(self, decoded: DecodedRow) -> None:
-        """Take a row with all its codes."""
-
-    def poll(self, *, drain: bool) -> list[Voiced]:
-        """Start what is worth starting (with `drain`: everything), and return the rows that are complete."""
-
-    def progress(self) -> list[tuple[str, int]]:
-        """Every finished row in here, and a number that changes as it goes on."""
-
-    def drop(self, request_id: str) -> bool:
-        """Forget a row, wherever it is; False if it is not here."""
-
-    def clear(self) -> None:
-        """Forget every row."""
-
-
 @dataclass(slots=True, eq=False)
-class _Row:
-    """A row on its way: the audio it has so far, and how many pieces are missing."""
+class _Utterance:
+    """A row that is being decoded: the audio it has so far, and how many pieces are missing."""
 
-    decoded: DecodedRow
+    row: EngineRow
     codes: HostCopy  # int16 [num_frames, 16]
     audio: NDArray[np.float32] | None
     pieces_left: int
     submitted_at_s: float
 
+    @property
+    def is_done(self) -> bool:
+        return self.pieces_left == 0 and self.codes.is_done
 
-class Code2Wav:
-    """The Vocoder that decodes whole utterances."""
+
+class UtteranceCode2Wav:
+    """The Code2Wav that decodes whole utterances."""
 
     def __init__(self, pool: DecodePool) -> None:
         self._pool = pool
-        self._rows: dict[str, _Row] = {}
+        self._utterances: dict[str, _Utterance] = {}
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows)
+        return bool(self._utterances)
 
-    def submit(self, decoded: DecodedRow) -> None:
-        request_id = decoded.prepared.request.request_id
-        num_frames, ref_codes = len(decoded.codes), decoded.prepared.ref_codes
-        whole = decoded.codes if ref_codes is None else torch.cat([ref_codes.to(decoded.codes), decoded.codes])
+    def submit(self, row: EngineRow) -> None:
+        num_frames, ref_codes = len(row.codes), row.ref_codes
+        whole = row.codes if ref_codes is None else torch.cat([ref_codes.to(row.codes), row.codes])
         ref_frames = len(whole) - num_frames
         pieces = [piece for piece in cut_pieces(len(whole)) if piece.stop > ref_frames]
-        row = self._rows[request_id] = _Row(
-            decoded=decoded,
-            codes=HostCopy(decoded.codes.to(torch.int16)),
+        utterance = self._utterances[row.request_id] = _Utterance(
+            row=row,
+            codes=HostCopy(row.codes.to(torch.int16)),
             audio=np.empty(num_frames * SAMPLES_PER_FRAME, dtype=np.float32),
             pieces_left=len(pieces),
             submitted_at_s=time.monotonic(),
         )
         for piece in pieces:
             start, stop = max(piece.start - ref_frames, 0), piece.stop - ref_frames
-            self._pool.add(request_id, whole[piece.frames], stop - start, _put_audio(row, start, stop))
+            self._pool.add(row.request_id, whole[piece.frames], stop - start, _put_audio(utterance, start, stop))
 
-    def poll(self, *, drain: bool) -> list[Voiced]:
+    def poll(self, *, drain: bool) -> list[SpeechResult]:
         self._pool.advance(drain=drain)
-        now_s = time.monotonic()
-        ended = [row for row in self._rows.values() if row.pieces_left == 0 and row.codes.is_done]
-        for row in ended:
-            del self._rows[row.decoded.prepared.request.request_id]
-        return [Voiced(row.decoded, row.codes.numpy().copy(), row.audio, now_s - row.submitted_at_s) for row in ended]
+        done = [utterance for utterance in self._utterances.values() if utterance.is_done]
+        for utterance in done:
+            del self._utterances[utterance.row.request_id]
+        return [clip_result(u.row, u.codes.numpy().copy(), u.audio, u.submitted_at_s) for u in done]
 
     def progress(self) -> list[tuple[str, int]]:
-        return [(request_id, row.pieces_left) for request_id, row in self._rows.items()]
+        return [(request_id, utterance.pieces_left) for request_id, utterance in self._utterances.items()]
 
     def drop(self, request_id: str) -> bool:
         self._pool.drop(request_id)
-        return self._rows.pop(request_id, None) is not None
+        return self._utterances.pop(request_id, None) is not None
 
     def clear(self) -> None:
         self._pool.clear()
-        self._rows.clear()
+        self._utterances.clear()
 
 
-def _put_audio(row: _Row, start: int, stop: int) -> Deliver:
-    """Puts the audio of the row's frames [start, stop) in its place."""
+def _put_audio(utterance: _Utterance, start: int, stop: int) -> Deliver:
+    """Puts the audio of the frames [start, stop) in its place."""
 
     def deliver(audio: NDArray[np.float32] | None) -> None:
-        row.pieces_left -= 1
+        utterance.pieces_left -= 1
         if audio is None:
-            row.audio = None
-        elif row.audio is not None:
-            row.audio[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME] = audio
+            utterance.audio = None
+        elif utterance.audio is not None:
+            utterance.audio[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME] = audio
 
     return deliver

@@ -29,7 +29,7 @@ def sample_code0(
     Args:
         slots: int32 [N], each row's slot; a slot stands in at most one running row.
         logits: [N, vocab].
-        codes: int32 [N, 16]; column 0 is written (an ended row gets a valid code that nobody reads).
+        codes: int32 [N, 16]; column 0 is written (an ended row gets a valid code that is never read).
         next_table: [vocab, W], the code predictor's input for each code.
         next_x: [N, W], rows may be strided; receives next_table[code].
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 from tts_batch.engine.loops import DEFAULT_LIMITS, NUM_LAGS, LoopLimits, count_loops, is_loop
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.noise import frame_keys, seed_words
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.sampling import SamplingTable, predictor_scores, suppressed_ids, talker_scores
 from tts_batch.engine.v1.kv_cache import DenseKVCache
 from tts_batch.model.prompt import embed_prompt
@@ -39,7 +39,7 @@ class LockstepRunner:
         self._meter = meter or Meter()
         self._loop_limits = loop_limits
         self._model = model
-        self._waiting: list[PreparedRow] = []
+        self._waiting: list[EngineRow] = []
         self._gathering = True
         self._batch: _Batch | None = None
 
@@ -48,21 +48,21 @@ class LockstepRunner:
         return LOOK_AHEAD * self.max_num_seqs - len(self._waiting) if self._gathering else 0
 
     @property
-    def is_hungry(self) -> bool:
+    def has_free_slots(self) -> bool:
         return self._gathering
 
     @property
     def busy(self) -> bool:
         return self._batch is not None or bool(self._waiting)
 
-    def add(self, row: PreparedRow) -> None:
+    def add(self, row: EngineRow) -> None:
         self._waiting.append(row)
 
     def start_waiting(self) -> None:
         """A batch begins when it is complete."""
 
     @torch.inference_mode()
-    def step(self) -> list[DecodedRow]:
+    def step(self) -> list[EngineRow]:
         if self._batch is None:
             self._gathering = False
             self._waiting.sort(key=lambda row: row.expected_frames)
@@ -77,30 +77,30 @@ class LockstepRunner:
         self._drop_empty_batch()
         return decoded
 
-    def progress(self) -> list[tuple[PreparedRow, int]]:
+    def progress(self) -> list[tuple[EngineRow, int]]:
         decoding = self._batch.progress() if self._batch else []
         return decoding + [(row, -1) for row in self._waiting]
 
-    def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
+    def codes_so_far(self, row: EngineRow, num_frames: int) -> Tensor:
         assert self._batch is not None
         return self._batch.codes_of(row)[:num_frames]
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
         for waiting in self._waiting:
-            if waiting.request.request_id == request_id:
+            if waiting.request_id == request_id:
                 self._waiting.remove(waiting)
                 self._drop_empty_batch()
                 return True
         return self._batch is not None and self._cancel_decoding(self._batch, request_id)
 
-    def evict(self) -> list[PreparedRow]:
+    def evict(self) -> list[EngineRow]:
         rows = (self._batch.rows if self._batch else []) + self._waiting
         self._waiting, self._batch, self._gathering = [], None, True
         return rows
 
     def _cancel_decoding(self, batch: _Batch, request_id: str) -> bool:
-        keep = [i for i, row in enumerate(batch.rows) if row.request.request_id != request_id]
+        keep = [i for i, row in enumerate(batch.rows) if row.request_id != request_id]
         found = len(keep) < len(batch.rows)
         if found:
             batch.select(keep)
@@ -116,7 +116,7 @@ class LockstepRunner:
 class _Batch:
     """The rows that decode together, all of them at the same frame. Rows that end are taken out at once."""
 
-    def __init__(self, model: Qwen3TTS, rows: Sequence[PreparedRow], loop_limits: LoopLimits) -> None:
+    def __init__(self, model: Qwen3TTS, rows: Sequence[EngineRow], loop_limits: LoopLimits) -> None:
         self.rows = list(rows)
         self._talker: Talker = model.talker
         self._eos_id = model.config.talker.codec_eos_token_id
@@ -156,7 +156,7 @@ class _Batch:
         self._hidden = hidden[self._lengths.cumsum(0) - 1]
         self._prefilled_s = time.monotonic()
 
-    def decode_frame(self) -> list[DecodedRow]:
+    def decode_frame(self) -> list[EngineRow]:
         """Sample one frame of every row, take out the rows that end here, and step the talker for the others."""
         frame = torch.full((len(self.rows),), self._frame, device=self._device)
         keys = frame_keys(self._seeds, frame)
@@ -209,10 +209,10 @@ class _Batch:
         self._previous = torch.cat([code0[:, None], self._previous[:, :-1]], dim=1)
         return is_loop(self._repeats, self._few, self._loop_limits).nonzero()[:, 0].tolist()
 
-    def progress(self) -> list[tuple[PreparedRow, int]]:
+    def progress(self) -> list[tuple[EngineRow, int]]:
         return [(row, len(codes)) for row, codes in zip(self.rows, self._codes, strict=True)]
 
-    def codes_of(self, row: PreparedRow) -> Tensor:
+    def codes_of(self, row: EngineRow) -> Tensor:
         return torch.stack(self._codes[self.rows.index(row)])
 
     def _step_talker(self, codes: Tensor) -> None:
@@ -224,19 +224,14 @@ class _Batch:
         self._hidden = stack(self._talker.embed_frames(codes) + text, *stack.rotary(positions), attend)
         self._frame += 1
 
-    def _end(self, i: int, finish_reason: str) -> DecodedRow:
+    def _end(self, i: int, finish_reason: str) -> EngineRow:
         row, frames = self.rows[i], self._codes[i]
-        return DecodedRow(
-            prepared=row,
-            codes=torch.stack(frames) if frames else torch.zeros(0, 16, dtype=torch.int64),
-            finish_reason=finish_reason,
-            eos=finish_reason == "stop",
-            metrics={
-                "queue_s": self._started_s - row.ready_at_s,
-                "prefill_s": self._prefilled_s - self._started_s,
-                "decode_s": time.monotonic() - self._prefilled_s,
-            },
-        )
+        metrics = {
+            "queue_s": self._started_s - row.ready_at_s,
+            "prefill_s": self._prefilled_s - self._started_s,
+            "decode_s": time.monotonic() - self._prefilled_s,
+        }
+        return row.end(torch.stack(frames) if frames else torch.zeros(0, 16, dtype=torch.int64), finish_reason, metrics)
 
 
 def predict_frame(talker: Talker, hidden: Tensor, code0: Tensor, keys: Tensor, sampling: SamplingTable) -> Tensor:

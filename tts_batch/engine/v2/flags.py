@@ -23,7 +23,7 @@ class Flags:
         self._copied = torch.cuda.Event() if self._on_cuda else None
 
     def start_copy(self, state: RequestState) -> None:
-        """Queue the copy; the last one must have been waited for, or nobody's any more."""
+        """Queue the copy; the previous one must have been waited for, or be obsolete."""
         is_lost = state.hidden.sum(dim=1, dtype=torch.float32).isfinite().logical_not()
         flags = torch.stack([state.done, state.num_frames, is_lost.int()])
         self._host.copy_(flags, non_blocking=self._on_cuda)

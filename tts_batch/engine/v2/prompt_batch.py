@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from tts_batch.engine.kernels.frame import embed_frame
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.staging import stage
 from tts_batch.engine.v2.packed import PackedTalker
 from tts_batch.model.prompt import REF_FRAME, X_VECTOR
 
 
-def embed_prompts(weights: PackedTalker, rows: Sequence[PreparedRow]) -> Tensor:
+def embed_prompts(weights: PackedTalker, rows: Sequence[EngineRow]) -> Tensor:
     """The prefill vectors [sum of prompt lengths, H] of some rows, one row after another."""
     device = weights.text_table.device
     text_ids = np.fromiter(chain.from_iterable(row.prompt.text_ids for row in rows), dtype=np.int64)

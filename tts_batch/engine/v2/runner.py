@@ -22,7 +22,7 @@ from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.noise import seed_words
-from tts_batch.engine.runner import DecodedRow, PreparedRow
+from tts_batch.engine.runner import EngineRow
 from tts_batch.engine.staging import stage
 from tts_batch.engine.v2.flags import Flags
 from tts_batch.engine.v2.frame_loop import FrameLoop, PrefillRows, PrefillTokens
@@ -39,7 +39,7 @@ from tts_batch.engine.v2.request_state import (
     StateShape,
     warp_rows,
 )
-from tts_batch.engine.v2.scheduler import ActiveRow, PagePool, Scheduler
+from tts_batch.engine.v2.scheduler import PagePool, Scheduler
 from tts_batch.model.prompt import PromptError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RunnerSettings:
     page_size: int = PAGE_SIZE
     frames_per_visit: int = 2  # frames replayed before the host looks at flags
     long_windows: bool = False  # more of them where few rows decode and none waits; on CUDA graphs
-    prefill_tokens: int = 8_192  # at most so many prompt tokens in one pass
+    prefill_tokens: int = 8_192  # most prompt tokens in one pass
     cuda_graph: bool = True
     max_frames: int = 8_192  # longest budget of a request
     max_model_len: int = 32_768  # longest prompt + budget
@@ -81,7 +81,7 @@ class ContinuousRunner:
         self._max_pages = -(-settings.max_model_len // settings.page_size)
         dtype = self._weights.codec_head.dtype
         shape = StateShape(
-            num_slots=settings.max_num_seqs + 1,  # the last one is nobody's: it fills up buckets
+            num_slots=settings.max_num_seqs + 1,  # the last one is the padding slot: it fills up buckets
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             max_frames=settings.max_frames,
@@ -99,7 +99,7 @@ class ContinuousRunner:
         self._graphs = CudaGraphs(on_graphs, "frame loop", self._meter.graphs["frame_loop"], self._device)
         self._buckets = row_buckets(settings.max_num_seqs)
         self._bucket_slots = {
-            b: torch.full((b,), self._nobody, dtype=torch.int32, device=self._device) for b in self._buckets
+            b: torch.full((b,), self._padding_slot, dtype=torch.int32, device=self._device) for b in self._buckets
         }
         self.scheduler = Scheduler(
             settings.max_num_seqs,
@@ -110,7 +110,7 @@ class ContinuousRunner:
         self._flags = [Flags(shape.num_slots, self._device) for _ in range(2)]
         self._window: _Window | None = None
         self._num_windows = 0
-        self._harvested: set[ActiveRow] = set()  # the rows that `_num_frames` [slots] speaks of
+        self._harvested: set[EngineRow] = set()  # the rows that `_num_frames` [slots] speaks of
         self._num_frames = np.zeros(shape.num_slots, dtype=np.int32)
 
     @property
@@ -126,7 +126,7 @@ class ContinuousRunner:
         return self.scheduler.room
 
     @property
-    def is_hungry(self) -> bool:
+    def has_free_slots(self) -> bool:
         return len(self.scheduler.active) + self.scheduler.num_waiting < self.max_num_seqs
 
     @property
@@ -136,7 +136,7 @@ class ContinuousRunner:
     def warm_up(self) -> None:
         """Capture the frame's graphs, the largest first; without graphs, compile its kernels.
 
-        Nobody's slot stands in for every row.
+        The padding slot stands in for every row.
         """
         if self._graphs.enabled:
             for bucket in reversed(self._buckets):
@@ -144,7 +144,7 @@ class ContinuousRunner:
         elif uses_triton(self._state.hidden):
             self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
 
-    def add(self, row: PreparedRow) -> None:
+    def add(self, row: EngineRow) -> None:
         needed = self.scheduler.num_pages_for(row)
         if needed > self.scheduler.pages.num_pages or row.request.max_frames > self.settings.max_frames:
             raise PromptError(
@@ -163,18 +163,18 @@ class ContinuousRunner:
             self._start(admitted)
 
     @torch.inference_mode()
-    def step(self) -> list[DecodedRow]:
+    def step(self) -> list[EngineRow]:
         self.start_waiting()
         previous, self._window = self._window, self._launch_window()
         return self._harvest(previous) if previous else []
 
-    def progress(self) -> list[tuple[PreparedRow, int]]:
+    def progress(self) -> list[tuple[EngineRow, int]]:
         waiting = [(row, -1) for row in self.scheduler.waiting]
-        return waiting + [(row.prepared, self._known_frames(row)) for row in self.scheduler.active.values()]
+        return waiting + [(row, self._known_frames(row)) for row in self.scheduler.active.values()]
 
     @torch.inference_mode()
-    def codes_so_far(self, row: PreparedRow, num_frames: int) -> Tensor:
-        slot = next(active.slot for active in self.scheduler.active.values() if active.prepared is row)
+    def codes_so_far(self, row: EngineRow, num_frames: int) -> Tensor:
+        slot = next(active.slot for active in self.scheduler.active.values() if active is row)
         return self._state.codes[slot, :num_frames].clone()
 
     @torch.inference_mode()
@@ -182,28 +182,29 @@ class ContinuousRunner:
         if self.scheduler.drop_waiting(request_id):
             return True
         for active in self.scheduler.active.values():
-            if active.prepared.request.request_id == request_id:
+            if active.request_id == request_id:
                 self._state.done[active.slot] = DONE_CANCELLED
                 self.scheduler.release(active)
                 return True
         return False
 
-    def evict(self) -> list[PreparedRow]:
+    def evict(self) -> list[EngineRow]:
         rows = self.scheduler.evict()
         self._window = None
+        self._harvested = set()
         self._state.done.fill_(DONE_CANCELLED)
         return rows
 
     @property
-    def _nobody(self) -> int:
+    def _padding_slot(self) -> int:
         return self.settings.max_num_seqs
 
-    def _start(self, admitted: Sequence[ActiveRow]) -> None:
+    def _start(self, admitted: Sequence[EngineRow]) -> None:
         """Write the slots of new rows and run their prompts, in passes of at most `prefill_tokens` tokens."""
-        requests = [active.prepared.request for active in admitted]
-        prompts = [active.prepared.prompt for active in admitted]
+        requests = [active.request for active in admitted]
+        prompts = [active.prompt for active in admitted]
         # One id goes with a frame: those beyond the budget are never reached.
-        texts = [r.prompt.trailing_ids[: r.request.max_frames] for r in (active.prepared for active in admitted)]
+        texts = [r.prompt.trailing_ids[: r.request.max_frames] for r in admitted]
         trailing = np.zeros((len(admitted), max(map(len, texts))), dtype=np.int32)
         pages = np.zeros((len(admitted), max(len(active.pages) for active in admitted)), dtype=np.int32)
         for i, (active, text) in enumerate(zip(admitted, texts, strict=True)):
@@ -228,7 +229,7 @@ class ContinuousRunner:
         rows = AdmittedRows(*fields)
         self._state.start(slots, rows)
         with self._meter.on_device("prefill", self._device):
-            x = embed_prompts(self._weights, [active.prepared for active in admitted])
+            x = embed_prompts(self._weights, admitted)
             self._state.hidden[slots] = self._prefill(x, lens, rows.block_table)
         self._meter.counts["prompt_tokens"] += sum(lens)
 
@@ -269,7 +270,7 @@ class ContinuousRunner:
         if not rows:
             return None
         bucket = bucket_for(len(rows), self._buckets)
-        slots = np.full(bucket, self._nobody, dtype=np.int32)
+        slots = np.full(bucket, self._padding_slot, dtype=np.int32)
         slots[: len(rows)] = [row.slot for row in rows]
         static = self._bucket_slots[bucket]
         static.copy_(stage(self._device, torch.from_numpy(slots))[0])
@@ -291,7 +292,7 @@ class ContinuousRunner:
         stretch = settings.max_num_seqs // (2 * bucket)
         return settings.frames_per_visit * min(max(1, stretch), MAX_STRETCH)
 
-    def _harvest(self, window: _Window) -> list[DecodedRow]:
+    def _harvest(self, window: _Window) -> list[EngineRow]:
         with self._meter.on_host("wait for frames"):
             done, num_frames = window.flags.wait(self.settings.wait_timeout_s)
         self._harvested, self._num_frames = set(window.rows), num_frames
@@ -302,29 +303,19 @@ class ContinuousRunner:
         (slots,) = stage(self._device, torch.tensor([row.slot for row in ended]))
         lens = [int(num_frames[row.slot]) for row in ended]
         codes = self._state.codes[:, : max(lens)][slots]  # a copy: the slots may be taken again at once
-        decoded = [
-            DecodedRow(
-                prepared=row.prepared,
-                codes=codes[i, :length].clone(),
-                finish_reason=FINISH_REASONS[int(done[row.slot])],
-                eos=bool(done[row.slot] == DONE_EOS),
-                metrics={
-                    "queue_s": row.admitted_at_s - row.prepared.ready_at_s,
-                    "decode_s": now_s - row.admitted_at_s,
-                },
-            )
-            for i, (row, length) in enumerate(zip(ended, lens, strict=True))
-        ]
+        copies = [codes[i, :length].clone() for i, length in enumerate(lens)]
         self._state.done.index_fill_(0, slots, DONE_CANCELLED)
-        for row in ended:  # last: where memory ran out above, they are still here to be evicted
+        for row, row_codes in zip(ended, copies, strict=True):  # last: where memory ran out above, all can be evicted
+            metrics = {"queue_s": row.admitted_at_s - row.ready_at_s, "decode_s": now_s - row.admitted_at_s}
+            row.end(row_codes, FINISH_REASONS[int(done[row.slot])], metrics)
             self.scheduler.release(row)
-        return decoded
+        return ended
 
-    def _known_frames(self, row: ActiveRow) -> int:
+    def _known_frames(self, row: EngineRow) -> int:
         """As of the last harvest; a row that was not yet in its window has none."""
         return int(self._num_frames[row.slot]) if row in self._harvested else 0
 
-    def _still_holds(self, row: ActiveRow) -> bool:
+    def _still_holds(self, row: EngineRow) -> bool:
         return self.scheduler.active.get(row.slot) is row
 
 
@@ -332,7 +323,7 @@ class ContinuousRunner:
 class _Window:
     """Frames that were launched together: whose, and where their flags arrive."""
 
-    rows: tuple[ActiveRow, ...]
+    rows: tuple[EngineRow, ...]
     flags: Flags
 
 

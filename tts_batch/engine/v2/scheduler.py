@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tts_batch.engine.runner import PreparedRow
+from tts_batch.engine.runner import EngineRow
 
-ADMISSION_BURST = 8  # admit when at least one in so many slots is free, or nothing decodes
+ADMISSION_BURST = 8  # admit when at least one slot in this many is free, or nothing decodes
 
 
 class PagePool:
@@ -39,16 +38,6 @@ class PagePool:
         self._free.extend(reversed(pages))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActiveRow:
-    """A row that holds a slot and its pages."""
-
-    prepared: PreparedRow
-    slot: int
-    pages: tuple[int, ...]
-    admitted_at_s: float
-
-
 class Scheduler:
     """Slots 0 .. max_num_seqs - 1, lowest free slot first."""
 
@@ -57,9 +46,9 @@ class Scheduler:
         self.pages = pages
         self.page_size = page_size
         self.look_ahead = look_ahead
-        self.active: dict[int, ActiveRow] = {}
+        self.active: dict[int, EngineRow] = {}
         self._free_slots = list(range(max_num_seqs))
-        self._waiting: list[tuple[tuple[int, int, int], PreparedRow]] = []  # a heap
+        self._waiting: list[tuple[tuple[int, int, int], EngineRow]] = []  # a heap
         self._arrivals = 0
 
     @property
@@ -72,33 +61,33 @@ class Scheduler:
         return self.look_ahead - len(self._waiting)
 
     @property
-    def waiting(self) -> list[PreparedRow]:
+    def waiting(self) -> list[EngineRow]:
         return [row for _, row in self._waiting]
 
-    def num_pages_for(self, row: PreparedRow) -> int:
+    def num_pages_for(self, row: EngineRow) -> int:
         """The worst case: every position the row can ever store."""
         return -(-(row.prompt.num_tokens + row.request.max_frames) // self.page_size)
 
-    def add(self, row: PreparedRow) -> None:
+    def add(self, row: EngineRow) -> None:
         rank = (self._arrivals // self.look_ahead, -row.expected_frames, self._arrivals)
         self._arrivals += 1
         heapq.heappush(self._waiting, (rank, row))
 
-    def admit(self, now_s: float) -> list[ActiveRow]:
+    def admit(self, now_s: float) -> list[EngineRow]:
         """Give slots and pages to waiting rows, in bursts; the first that does not fit waits for pages."""
         limit = min(self.max_num_seqs - len(self.active), len(self._waiting))
         if self.active and limit * ADMISSION_BURST < min(self.max_num_seqs, limit + len(self.active)):
             return []
-        admitted: list[ActiveRow] = []
+        admitted: list[EngineRow] = []
         while limit > len(admitted) and self.num_pages_for(self._waiting[0][1]) <= self.pages.num_free:
             row = heapq.heappop(self._waiting)[1]
             slot = heapq.heappop(self._free_slots)
-            active = ActiveRow(row, slot, tuple(self.pages.take(self.num_pages_for(row))), now_s)
-            self.active[slot] = active
-            admitted.append(active)
+            row.slot, row.pages, row.admitted_at_s = slot, tuple(self.pages.take(self.num_pages_for(row))), now_s
+            self.active[slot] = row
+            admitted.append(row)
         return admitted
 
-    def release(self, row: ActiveRow) -> None:
+    def release(self, row: EngineRow) -> None:
         """Take slot and pages back."""
         del self.active[row.slot]
         heapq.heappush(self._free_slots, row.slot)
@@ -106,16 +95,17 @@ class Scheduler:
 
     def drop_waiting(self, request_id: str) -> bool:
         """Forget a row that has not been admitted; False if there is none."""
-        kept = [entry for entry in self._waiting if entry[1].request.request_id != request_id]
+        kept = [entry for entry in self._waiting if entry[1].request_id != request_id]
         found = len(kept) < len(self._waiting)
         heapq.heapify(kept)
         self._waiting = kept
         return found
 
-    def evict(self) -> list[PreparedRow]:
+    def evict(self) -> list[EngineRow]:
         """Release and return every row, admitted or waiting."""
-        rows = [active.prepared for active in self.active.values()] + [row for _, row in self._waiting]
-        for active in list(self.active.values()):
-            self.release(active)
+        active = list(self.active.values())
+        rows = active + self.waiting
+        for row in active:
+            self.release(row)
         self._waiting.clear()
         return rows

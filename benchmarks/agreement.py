@@ -15,19 +15,18 @@ import numpy as np
 import torch
 
 from tts_batch.bench.engines import open_bench_engine, random_model
-from tts_batch.bench.workload import BenchRow, Workload
+from tts_batch.bench.workload import Workload, with_length
 from tts_batch.engine.generation import generate
-from tts_batch.engine.request import EngineConfig, SamplingParams
+from tts_batch.engine.request import EngineConfig, SamplingParams, SpeechRequest
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 GREEDY = SamplingParams(do_sample=False, subtalker_dosample=False)
 
 
-def greedy_codes(model: Qwen3TTS, rows: list[BenchRow], **config: object) -> dict[str, np.ndarray]:
-    """The codes of every row from one engine."""
-    engine, preparer = open_bench_engine(model, EngineConfig(model="", device="cuda", **config))
-    preparer.ends = {row.request.request_id: row.num_frames for row in rows}
-    codes = {result.request_id: result.codes for result in generate(engine, (row.request for row in rows))}
+def greedy_codes(model: Qwen3TTS, requests: list[SpeechRequest], **config: object) -> dict[str, np.ndarray]:
+    """The codes of every request from one engine."""
+    engine, _ = open_bench_engine(model, EngineConfig(model="", device="cuda", **config))
+    codes = {result.request_id: result.codes for result in generate(engine, requests)}
     engine.close()
     return codes
 
@@ -52,12 +51,12 @@ def main() -> None:
     for dtype in ("bfloat16", "float32"):
         model = random_model(args.shape, EngineConfig(model="", device="cuda", dtype=dtype))
         encode = model.text_tokenizer.encode
-        rows = Workload("fixed", args.clips, 8, True).rows(lambda text, encode=encode: len(encode(text)))
-        rows = [BenchRow(replace(row.request, sampling=GREEDY), args.frames) for row in rows]
+        rows = Workload("fixed", args.clips, 8, True).requests(lambda text, encode=encode: len(encode(text)))
+        rows = [with_length(replace(row, sampling=GREEDY), args.frames) for row in rows]
         if dtype == "bfloat16":
-            crowd = Workload("fixed", 256, 8, True, seed=9).rows(lambda text, encode=encode: len(encode(text)))
+            crowd = Workload("fixed", 256, 8, True, seed=9).requests(lambda text, encode=encode: len(encode(text)))
             crowd = [
-                BenchRow(replace(row.request, request_id=f"crowd{i}", sampling=GREEDY), args.frames)
+                with_length(replace(row, request_id=f"crowd{i}", sampling=GREEDY), args.frames)
                 for i, row in enumerate(crowd[args.clips :])
             ]
             codes["alone"] = greedy_codes(model, rows, dtype=dtype, runner="v2", max_num_seqs=1)

@@ -1,4 +1,4 @@
-"""The figures of the README, part by part: every workload on runner v2, chunks, then v2 without graphs and v1.
+"""The figures of docs/performance.md, part by part: every workload on runner v2, chunks, then v2 without graphs and v1.
 
     python benchmarks/suite.py [--shape 1.7b] [--json FILE] [--budget-s 540] [--only PART ...] [--list]
 
@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from tts_batch.bench.engines import base_checkpoint, load_model, open_bench_engine, random_model
+from tts_batch.bench.engines import base_checkpoint, encode_references, load_model, open_bench_engine, random_model
 from tts_batch.bench.gpu import HOW
 from tts_batch.bench.measure import Measurement, measure
-from tts_batch.bench.player import Ear, describe
+from tts_batch.bench.player import ChunkRecorder, describe
 from tts_batch.bench.table import describe_machine, stage_lines
-from tts_batch.bench.workload import BenchRow, Workload
-from tts_batch.engine.request import EngineConfig
+from tts_batch.bench.workload import Workload
+from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 SEED_TTS = Workload("seed-tts")
@@ -125,15 +125,15 @@ class Suite:
             print(f"{asked.name}: left out: no time", flush=True)
             return
         opening_s = time.monotonic()
-        ear = Ear() if asked.settings.get("code2wav_mode") == "chunked" else None
-        engine, preparer = open_bench_engine(self._model, replace(self._config, **asked.settings, on_chunk=ear))
+        chunks = ChunkRecorder() if asked.settings.get("code2wav_mode") == "chunked" else None
+        engine, preparer = open_bench_engine(self._model, replace(self._config, **asked.settings, on_chunk=chunks))
         opened_s = time.monotonic() - opening_s
         capture_s = engine.read_meter().host_s.get("capture Code2Wav", 0.0)
         rows = {part.name: self._rows(part.workload) for part in asked.parts}
         for part in asked.parts:
             if not part.is_cold:
-                preparer.encode_references([row.request for row in rows[part.name]])
-        warm_up = measure(engine, preparer, rows[asked.parts[0].name][: asked.warm_up_rows], None, ear)
+                encode_references(preparer, rows[part.name])
+        warm_up = measure(engine, rows[asked.parts[0].name][: asked.warm_up_rows], None, chunks)
         print(
             f"{asked.name}: opened in {opened_s:.1f} s (Code2Wav's graphs {capture_s:.1f}), warm-up "
             f"{warm_up.wall_s:.1f} s; {engine.info}",
@@ -147,20 +147,20 @@ class Suite:
                     break
                 if part.is_cold:
                     preparer.forget_references()
-                found = measure(engine, preparer, rows[part.name], part.at_once, ear)
+                found = measure(engine, rows[part.name], part.at_once, chunks)
                 self._report(asked, part, found, min(part.at_once or max_num_seqs, found.attempted, max_num_seqs))
             if part.is_cold:  # for the parts to come
                 for other in asked.parts:
-                    preparer.encode_references([row.request for row in rows[other.name]])
+                    encode_references(preparer, rows[other.name])
         engine.close()
         del engine, preparer
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _rows(self, workload: Workload) -> list[BenchRow]:
+    def _rows(self, workload: Workload) -> list[SpeechRequest]:
         if self._max_rows is not None:
             workload = replace(workload, num_rows=min(workload.num_rows, self._max_rows))
-        return workload.rows(lambda text: len(self._model.text_tokenizer.encode(text)))
+        return workload.requests(lambda text: len(self._model.text_tokenizer.encode(text)))
 
     def _report(self, asked: Engine, part: Part, found: Measurement, at_once: int) -> None:
         values = found.as_dict()
@@ -171,7 +171,7 @@ class Suite:
             f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, idle {idle}, "
             f"{found.completed}/{found.attempted}",
             *(f"    {line}" for line in stage_lines(values)),
-            *([f"    {describe(values['listening'])}"] if values["listening"] else []),
+            *([f"    {describe(values['playback'])}"] if values["playback"] else []),
             sep="\n",
             flush=True,
         )

@@ -15,54 +15,82 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tts_batch.bench.engines import load_model, open_bench_engine, random_model
-from tts_batch.bench.workload import BenchRow, Workload
+from tts_batch.bench.workload import Workload, with_length
 from tts_batch.config import JobConfig
 from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig
+from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.model.text_tokenizer import TextTokenizer
 from tts_batch.model.tiny import build_tiny
 from tts_batch.run.job import run_job
 from tts_batch.store.clips import encode_wav
 
-SETTINGS = "TTS_BATCH_BENCHMARK_SYNTH"  # how the worker learns the shape and the workload
+SHAPE = "TTS_BATCH_BENCHMARK_SHAPE"  # how the worker learns it; empty: that of the checkpoint
 NOTHING_FAILS: Mapping[str, float] = {
     "silent_peak_dbfs": -300.0, "too_long_factor": 1e6, "too_short_factor": 0.0, "long_silence_s": 1e6,
     "noise_flatness": 2.0, "ref_correlation": 2.0,
 }  # fmt: skip
 
 
-def create(config: EngineConfig) -> NativeEngine:
-    """What the worker opens. The rows come from a table, so that only their ids lead to their lengths."""
-    settings = json.loads(os.environ[SETTINGS])
-    shape = settings["shape"]
-    engine, preparer = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)
-    preparer.ends = {row.request.request_id: row.num_frames for row in workload_rows(settings)}
-    return engine
+class FixedLengthEngine:
+    """A NativeEngine whose requests have exactly their budget's frames, and end as if they had ended by themselves."""
+
+    sample_rate = SAMPLE_RATE_HZ
+
+    def __init__(self, engine: NativeEngine) -> None:
+        self._engine, self.info = engine, engine.info
+        self._lengths: dict[str, int] = {}
+
+    @property
+    def num_wanted(self) -> int:
+        return self._engine.num_wanted
+
+    def add_request(self, request: SpeechRequest) -> None:
+        self._lengths[request.request_id] = request.max_frames
+        self._engine.add_request(with_length(request, request.max_frames))
+
+    def abort_request(self, request_id: str) -> None:
+        self._engine.abort_request(request_id)
+
+    def step(self, timeout_s: float) -> list[SpeechResult]:
+        return [self._ended(result) for result in self._engine.step(timeout_s)]
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _ended(self, result: SpeechResult) -> SpeechResult:
+        is_whole = result.num_frames == self._lengths.pop(result.request_id) and result.finish_reason == "length"
+        return replace(result, finish_reason="stop", eos=True) if is_whole else result
 
 
-def workload_rows(settings: Mapping[str, Any]) -> list[BenchRow]:
+def create(config: EngineConfig) -> FixedLengthEngine:
+    """What the worker opens."""
+    shape = os.environ[SHAPE]
+    engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)
+    return FixedLengthEngine(engine)
+
+
+def workload_requests(num_rows: int, num_voices: int) -> list[SpeechRequest]:
     tokenizer = TextTokenizer(build_tiny("tiny-random", "base"))
-    workload = Workload("seed-tts", settings["rows"], settings["voices"])
-    return workload.rows(lambda text: len(tokenizer.encode(text)))
+    return Workload("seed-tts", num_rows, num_voices).requests(lambda text: len(tokenizer.encode(text)))
 
 
-def write_table(folder: Path, rows: Sequence[BenchRow]) -> Path:
+def write_table(folder: Path, requests: Sequence[SpeechRequest]) -> Path:
     """The rows as JSON lines, and every voice as a wav file."""
-    voices = {row.request.reference.key: row.request.reference for row in rows if row.request.reference}
+    voices = {request.reference.key: request.reference for request in requests if request.reference}
     for key, reference in voices.items():
         (folder / f"{key}.wav").write_bytes(encode_wav(reference.load(), SAMPLE_RATE_HZ))
     table = folder / "rows.jsonl"
     with table.open("w", encoding="utf-8") as lines:
-        for row in rows:
-            request, reference = row.request, row.request.reference
+        for request in requests:
+            reference = request.reference
             assert reference is not None
             voice = {"ref_audio": f"{reference.key}.wav", "ref_text": reference.text}
-            told = {"id": request.request_id, "text": request.text, "max_frames": request.max_frames}
-            lines.write(json.dumps({**told, **voice, "language": "english", "non_streaming": False}) + "\n")
+            row = {"id": request.request_id, "text": request.text, "max_frames": request.max_frames}
+            lines.write(json.dumps({**row, **voice, "language": "english", "non_streaming": False}) + "\n")
     return table
 
 
@@ -75,10 +103,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
-    settings = {"shape": None if args.model else args.shape, "rows": args.rows, "voices": args.voices}
-    os.environ[SETTINGS] = json.dumps(settings)
+    os.environ[SHAPE] = "" if args.model else args.shape
     with tempfile.TemporaryDirectory(dir=args.out) as folder:
-        table = write_table(Path(folder), workload_rows(settings))
+        table = write_table(Path(folder), workload_requests(args.rows, args.voices))
         job = JobConfig(
             data=(str(table),),
             out=Path(folder) / "out",
@@ -90,8 +117,8 @@ def main() -> None:
             progress="none",
         )
         summary = run_job(job)
-        for told in sorted(job.out.glob("journal/*/stderr.log")):
-            print(*(line for line in told.read_text().splitlines() if "waits for the engine" in line), sep="\n")
+        for log in sorted(job.out.glob("journal/*/stderr.log")):
+            print(*(line for line in log.read_text().splitlines() if "waited" in line), sep="\n")
         print(
             f"{summary.ok} of {args.rows} rows are clips, {summary.failed} failed; {summary.audio_s_per_s:,.0f} "
             f"audio-s/s from the ready engine to the manifest; {summary.wall_s:.1f} s in all"

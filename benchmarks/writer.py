@@ -11,7 +11,9 @@ import argparse
 import os
 import resource
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from tts_batch.config import JobConfig
 from tts_batch.engine.request import SAMPLE_RATE_HZ, EngineConfig, SpeechRequest, SpeechResult
 from tts_batch.run.job import run_job
 
+MAX_HELD, STEP_ROWS = 256, 16
 CLIP_S = "TTS_BATCH_BENCHMARK_CLIP_S"
 
 
@@ -33,15 +36,30 @@ class InstantEngine:
         samples = np.random.default_rng(0).standard_normal(round((clip_s + 1) * SAMPLE_RATE_HZ), np.float32)
         self._samples = 0.1 * np.cumsum(samples) / np.sqrt(np.arange(1, samples.size + 1))  # brown, no noise
         self._length = round(clip_s * SAMPLE_RATE_HZ)
+        self._held: deque[str] = deque()
+        self._number = 0
 
-    def generate(self, requests: Iterable[SpeechRequest | None]) -> Iterator[SpeechResult]:
-        for number, request in enumerate(requests):
-            if request is not None:
-                start = number % SAMPLE_RATE_HZ
-                audio = self._samples[start : start + self._length].astype(np.float32)
-                yield SpeechResult(request.request_id, audio, SAMPLE_RATE_HZ, None, 1, "stop", True)
+    info: Mapping[str, str] = {}
 
-    def cancel(self, request_id: str) -> None: ...
+    @property
+    def num_wanted(self) -> int:
+        return max(0, MAX_HELD - len(self._held))
+
+    def add_request(self, request: SpeechRequest) -> None:
+        self._held.append(request.request_id)
+
+    def abort_request(self, request_id: str) -> None: ...
+
+    def step(self, timeout_s: float) -> list[SpeechResult]:
+        if not self._held:
+            time.sleep(min(timeout_s, 0.001))
+        results = []
+        while self._held and len(results) < STEP_ROWS:
+            self._number += 1
+            start = self._number % SAMPLE_RATE_HZ
+            audio = self._samples[start : start + self._length].astype(np.float32)
+            results.append(SpeechResult(self._held.popleft(), audio, SAMPLE_RATE_HZ, None, 1, "stop", True))
+        return results
 
     def close(self) -> None: ...
 

@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.ablate import (
+    DEFAULT_OPTIONS,
+    TABLE_HEAD,
+    VARIANTS,
+    Variant,
+    VariantRounds,
+    ablate,
+    open_contender,
+    table_line,
+    v2_over_v1,
+)
 from tts_batch.bench import workload
-from tts_batch.bench.ablate import DEFAULT_OPTIONS, VARIANTS, Comparison, Variant, _open, ablate, v2_over_v1
-from tts_batch.bench.table import COMPARISON_HEAD, comparison_line
-from tts_batch.bench.workload import Workload
+from tts_batch.bench.workload import Workload, with_length
 from tts_batch.engine.devices import Platform
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import EngineConfig
@@ -65,13 +74,13 @@ def test_every_switch_is_turned_off_by_a_variant() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_every_variant_makes_clips(variant: Variant, model: Qwen3TTS, tmp_path: Path) -> None:
-    rows = [replace(row, num_frames=2) for row in Workload("seed-tts", 2, 1).rows(len)]
-    contender, _ = _open(model, variant.config(replace(BASE, cache_dir=str(tmp_path))))
+    requests = [with_length(request, 2) for request in Workload("seed-tts", 2, 1).requests(len)]
+    contender, _ = open_contender(model, variant.config(replace(BASE, cache_dir=str(tmp_path))))
     try:
-        measured = contender.run(rows, is_cold=variant.is_cold)
+        measured = contender.run(requests, is_cold=variant.is_cold)
     finally:
         contender.engine.close()
-    assert (measured.completed, measured.finish_reasons) == (2, {"stop": 2})
+    assert (measured.completed, measured.finish_reasons) == (2, {"length": 2})
 
 
 def test_a_variant_that_fails_does_not_end_the_others(
@@ -91,23 +100,23 @@ def test_a_variant_that_fails_does_not_end_the_others(
 
 
 def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
-    found = Comparison(VARIANTS[0], 8, default=[100.0, 200.0, 100.0], changed=[50.0, 90.0, 60.0]).as_dict()
+    found = VariantRounds(VARIANTS[0], 8, default=[100.0, 200.0, 100.0], changed=[50.0, 90.0, 60.0]).as_dict()
     assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (0.5, 0.45, 0.6)
-    line = comparison_line(found)
+    line = table_line(found)
     predicted = f"{VARIANTS[0].predicted:.2f}"
     assert line.split() == ["v2-b2", "8", "100.0", "60.0", "0.500", "(0.450", "to", "0.600)", predicted]
-    assert len(line) == len(COMPARISON_HEAD)
+    assert len(line) == len(TABLE_HEAD)
 
 
 def test_v2_is_held_against_v1_where_both_were_measured() -> None:
     by_name = {variant.name: variant for variant in VARIANTS}
-    v2 = Comparison(by_name["v2-b2"], 8, default=[9.0] * 3, changed=[600.0, 630.0, 660.0])
-    v1 = Comparison(by_name["v1-b2"], 2, default=[9.0], changed=[63.0])
+    v2 = VariantRounds(by_name["v2-b2"], 8, default=[9.0] * 3, changed=[600.0, 630.0, 660.0])
+    v1 = VariantRounds(by_name["v1-b2"], 2, default=[9.0], changed=[63.0])
     assert v2_over_v1([v2, v1]) == 10.0
-    assert v2_over_v1([v2, Comparison(by_name["v1-b2"], 2)]) is None
+    assert v2_over_v1([v2, VariantRounds(by_name["v1-b2"], 2)]) is None
     assert v2_over_v1([v1]) is None
 
 
 def test_what_has_no_number_says_why() -> None:
-    found = Comparison(VARIANTS[0], 8, is_complete=False, problem="left out: no time").as_dict()
-    assert comparison_line(found).endswith("8  NOT EVERY CLIP WAS WHOLE  left out: no time")
+    found = VariantRounds(VARIANTS[0], 8, is_complete=False, problem="left out: no time").as_dict()
+    assert table_line(found).endswith("8  NOT EVERY CLIP WAS WHOLE  left out: no time")

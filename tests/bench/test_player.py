@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tts_batch.bench import player
-from tts_batch.bench.player import Chunk, Ear, Listening, underruns_s
+from tts_batch.bench.player import Chunk, ChunkRecorder, PlaybackStats, underruns_s
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ def test_underruns(chunks: list[tuple[float, float]], gaps_s: list[float]) -> No
     assert underruns_s([Chunk(*chunk) for chunk in chunks]) == pytest.approx(gaps_s)
 
 
-def test_an_ear_hears_every_request_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_has_a_player_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([10.0, 10.5, 11.5, 13.0])
     monkeypatch.setattr(player.time, "monotonic", lambda: next(now_s))
-    ear = Ear()
+    recorder = ChunkRecorder()
     second = np.zeros(24_000, np.float32)
-    ear("a", 0, second, False)
-    ear("b", 0, second, False)
-    ear("a", 1, second, True)  # half a second late
-    ear("b", 1, second, False)  # one and a half
-    ear("b", 2, np.zeros(0, np.float32), True)
-    heard = ear.heard({"a": 9.0, "b": 10.0, "nothing came of it": 9.0})
-    assert heard == Listening(pytest.approx(0.75), pytest.approx(0.995), 2, 2, pytest.approx(2.0))
-    ear.forget()
-    assert ear.heard({"a": 9.0}) is None
+    recorder("a", 0, second, False)
+    recorder("b", 0, second, False)
+    recorder("a", 1, second, True)  # half a second late
+    recorder("b", 1, second, False)  # one and a half
+    recorder("b", 2, np.zeros(0, np.float32), True)
+    stats = recorder.stats({"a": 9.0, "b": 10.0, "nothing came of it": 9.0})
+    assert stats == PlaybackStats(pytest.approx(0.75), pytest.approx(0.995), 2, 2, pytest.approx(2.0))
+    recorder.clear()
+    assert recorder.stats({"a": 9.0}) is None

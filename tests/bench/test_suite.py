@@ -41,7 +41,7 @@ def test_a_trial(tmp_path: Path) -> None:
     assert [found["engine"] for found in results] == ["v2"] * 2 + ["b2-chunked"] * 2 + ["v1-64"]
     for found in results:
         assert found["completed"] == found["attempted"] == found["rows"] == 2
-        assert (found["listening"] is None) == (found["engine"] != "b2-chunked")
+        assert (found["playback"] is None) == (found["engine"] != "b2-chunked")
         assert found["device_ms_per_frame"].keys() >= {"frame_loop", "prefill", "code2wav"}
     assert "first audio p50" in done.stdout
 

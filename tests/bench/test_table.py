@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tts_batch.bench.player import Listening
+from tts_batch.bench.player import PlaybackStats
 from tts_batch.bench.table import describe_machine, print_table
 
 ROUND: dict[str, Any] = {
@@ -32,7 +32,7 @@ ROUND: dict[str, Any] = {
     "host_ms_per_frame": {"decode": 8.0, "wait for frames": 6.0},
     "counts": {"code2wav_frames": 1000, "decoded_frames": 1500},
     "graphs": {"frame_loop": {"hit": 311, "miss[24]": 1}, "code2wav": {}},
-    "listening": None,
+    "playback": None,
 }
 REPORT: dict[str, Any] = {
     "machine": {"device": "NVIDIA H200", "torch": "2.13.0", "commit": "abc1234", "dirty": None},
@@ -76,9 +76,9 @@ def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in said, words
 
 
-def test_what_a_listener_heard_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = Listening(0.123, 0.456, 7, 5, 1.5)
-    print_table({**REPORT, "rounds": [{**ROUND, "listening": asdict(heard)}]})
+def test_what_a_listener_stats_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = PlaybackStats(0.123, 0.456, 7, 5, 1.5)
+    print_table({**REPORT, "rounds": [{**ROUND, "playback": asdict(stats)}]})
     line = "first audio p50 0.123 s, p99 0.456 s; 7 underruns in 5 rows, 1.50 s in all"
     assert line in capsys.readouterr().out
 

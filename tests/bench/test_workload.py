@@ -1,38 +1,38 @@
-"""Workloads: the same rows every time, as long as speech is, with nothing in them that tells how they end."""
+"""Workloads: the same requests every time, as long as speech is."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tts_batch.bench.workload import BenchRow, Workload
+from tts_batch.bench.workload import Workload
+from tts_batch.engine.request import SpeechRequest
 
 
 def count_tokens(text: str) -> int:
     return len(text.split())
 
 
-def told(rows: list[BenchRow]) -> list[tuple[object, ...]]:
-    """Everything by which rows can differ."""
-    asked = [(row.request, row.num_frames) for row in rows]
+def described(requests: list[SpeechRequest]) -> list[tuple[object, ...]]:
+    """Everything by which requests can differ."""
     return [
-        (r.request_id, r.text, r.seed, r.max_frames, r.x_vector_only, r.reference.key, r.reference.text, num_frames)
-        for r, num_frames in asked
+        (r.request_id, r.text, r.seed, r.max_frames, r.x_vector_only, r.reference.key, r.reference.text)
+        for r in requests
         if r.reference is not None
     ]
 
 
 def test_rows_are_the_same_every_time() -> None:
-    one, again, other = (Workload("seed-tts", 40, 7, seed=seed).rows(count_tokens) for seed in (0, 0, 1))
-    assert told(one) == told(again)
-    assert len({row.request.seed for row in one}) == 40
-    assert not {text for _, text, *_ in told(one)} & {text for _, text, *_ in told(other)}
+    one, again, other = (Workload("seed-tts", 40, 7, seed=seed).requests(count_tokens) for seed in (0, 0, 1))
+    assert described(one) == described(again)
+    assert len({row.seed for row in one}) == 40
+    assert not {text for _, text, *_ in described(one)} & {text for _, text, *_ in described(other)}
     for row, same in zip(one, again, strict=True):
-        np.testing.assert_array_equal(row.request.reference.load(), same.request.reference.load())
+        np.testing.assert_array_equal(row.reference.load(), same.reference.load())
 
 
 def test_lengths_are_those_of_speech() -> None:
-    frames = np.array([row.num_frames for row in Workload("seed-tts", num_references=8).rows(count_tokens)])
+    frames = np.array([row.max_frames for row in Workload("seed-tts", num_references=8).requests(count_tokens)])
     assert frames.size == 1_088
     assert (frames.min() >= 12, frames.max() <= 200) == (True, True)
     assert frames.mean() == pytest.approx(52, abs=2)
@@ -40,25 +40,23 @@ def test_lengths_are_those_of_speech() -> None:
 
 
 def test_fixed_rows_are_equally_long() -> None:
-    rows = Workload("fixed", 9, 2, x_vector_only=True).rows(count_tokens)
-    assert {(row.num_frames, row.request.x_vector_only) for row in rows} == {(52, True)}
+    rows = Workload("fixed", 9, 2, x_vector_only=True).requests(count_tokens)
+    assert {(row.max_frames, row.x_vector_only) for row in rows} == {(52, True)}
 
 
-def test_texts_are_as_long_as_their_speech_and_budgets_follow_the_text_alone() -> None:
-    for row in Workload("seed-tts", 60, 4).rows(count_tokens):
-        request, num_tokens = row.request, count_tokens(row.request.text)
-        assert num_tokens == round(row.num_frames / 3.5)
-        assert request.max_frames == max(192, 12 * num_tokens)
-        assert request.max_frames >= row.num_frames
+def test_texts_are_as_long_as_their_speech_and_no_row_may_end_before() -> None:
+    for request in Workload("seed-tts", 60, 4).requests(count_tokens):
+        assert count_tokens(request.text) == round(request.max_frames / 3.5)
+        assert request.sampling.min_new_tokens == request.max_frames + 1
 
 
 def test_references_go_around_and_are_voices() -> None:
-    rows = Workload("seed-tts", 7, 3).rows(count_tokens)
-    assert [row.request.reference.key for row in rows] == [f"voice{i % 3}" for i in range(7)]
+    rows = Workload("seed-tts", 7, 3).requests(count_tokens)
+    assert [row.reference.key for row in rows] == [f"voice{i % 3}" for i in range(7)]
     for row in rows[:3]:
-        wave = row.request.reference.load()
+        wave = row.reference.load()
         assert (wave.dtype, wave.ndim) == (np.float32, 1)
         assert 3 <= wave.size / 24_000 <= 6
         assert 0.1 < np.abs(wave).max() < 1
-    first, second = (row.request.reference.load() for row in rows[:2])
+    first, second = (row.reference.load() for row in rows[:2])
     assert not np.array_equal(first[:9_000], second[:9_000])

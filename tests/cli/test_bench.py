@@ -22,12 +22,12 @@ def test_a_small_benchmark(more: list[str], rows: int, tmp_path: Path, capsys: p
     assert main([*SMALL, "--json", str(path), *more]) == ExitStatus.OK
     report = json.loads(path.read_text())
     (measured,) = report["rounds"]
-    assert (measured["completed"], measured["attempted"], measured["finish_reasons"]) == (rows, rows, {"stop": rows})
+    assert (measured["completed"], measured["attempted"], measured["finish_reasons"]) == (rows, rows, {"length": rows})
     assert measured["audio_s"] >= rows * 12 / 12.5
     assert report["workload"]["x_vector_only"] == ("fixed" in more)
     assert measured["audio_s_per_s"] == pytest.approx(measured["audio_s"] / measured["wall_s"])
     assert report["engine"]["device"] == "cpu"
-    assert (measured["listening"], measured["gpu_idle_steady"]) == (None, None)
+    assert (measured["playback"], measured["gpu_idle_steady"]) == (None, None)
     assert measured["rtf"] == pytest.approx(1 / measured["audio_s_per_s"])
     assert measured["counts"]["code2wav_frames"] == pytest.approx(12.5 * measured["audio_s"])
     assert f" {rows}/{rows}" in capsys.readouterr().out
@@ -42,7 +42,7 @@ def test_chunks_are_played(runner: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert (report["engine"]["code2wav_mode"], report["engine"]["profile"]) == ("chunked", "b2")
     for measured in report["rounds"]:
         assert (measured["completed"], measured["attempted"]) == (4, 4)
-        playback = measured["listening"]
+        playback = measured["playback"]
         assert 0 < playback["first_audio_p50_s"] <= playback["first_audio_p99_s"] < measured["wall_s"]
         assert 0 <= playback["rows_with_underruns"] <= min(4, playback["underruns"])
         assert (playback["underrun_s"] > 0) == (playback["underruns"] > 0)

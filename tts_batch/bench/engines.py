@@ -1,10 +1,9 @@
-"""Engines to measure: the released shapes with random weights, or a checkpoint, with forced ends."""
+"""Engines to measure: the released shapes with random weights, or a checkpoint."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.resources import files
 
 import torch
@@ -15,7 +14,6 @@ from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
 from tts_batch.engine.request import EngineConfig, SpeechRequest
-from tts_batch.engine.runner import EngineRow
 from tts_batch.errors import UsageError
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig
@@ -54,31 +52,19 @@ def load_model(config: EngineConfig) -> Qwen3TTS:
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
-class ForcedEndPreparer(Preparer):
-    """Prepares rows that end where the benchmark says."""
-
-    def __init__(self, model: Qwen3TTS, references_together: bool = True) -> None:
-        super().__init__(model, references_together=references_together)
-        self.ends: dict[str, int] = {}
-
-    @torch.inference_mode()
-    def encode_references(self, requests: Sequence[SpeechRequest]) -> None:
-        """Encode every voice that is not known yet, in bursts as an engine would; while none runs."""
-        for first in range(0, len(requests), BURST):
-            burst = requests[first : first + BURST]
-            self.load_ahead(burst)
-            for request in burst:
-                self.load(request)
-            self.encode_loaded()
-
-    def prepare(self, request: SpeechRequest) -> EngineRow:
-        end = self.ends[request.request_id]
-        sampling = replace(request.sampling, min_new_tokens=end + 1)
-        return super().prepare(replace(request, max_frames=end, sampling=sampling))
+@torch.inference_mode()
+def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> None:
+    """Encode every voice that is not known yet, in bursts as an engine would; while none runs."""
+    for first in range(0, len(requests), BURST):
+        burst = requests[first : first + BURST]
+        preparer.load_ahead(burst)
+        for request in burst:
+            preparer.load(request)
+        preparer.encode_loaded()
 
 
-def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, ForcedEndPreparer]:
-    """An engine on a model, and the preparer that its forced ends are told to."""
+def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
+    """An engine on a model, and its preparer, by which voices are encoded and forgotten while it rests."""
     _, profile = resolve_profile(config, resolve_platform(config))
-    preparer = ForcedEndPreparer(model, profile.references_together)
+    preparer = Preparer(model, references_together=profile.references_together)
     return NativeEngine.of_model(model, config, preparer), preparer

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from tts_batch.bench.engines import ForcedEndPreparer
 from tts_batch.bench.gpu import GpuWatch, forget_peak_memory, peak_memory_gib
-from tts_batch.bench.player import Ear, Listening
-from tts_batch.bench.workload import BenchRow
-from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, SpeechRequest, SpeechResult
+from tts_batch.bench.player import ChunkRecorder, PlaybackStats
+from tts_batch.engine.meter import Reading
+from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, Engine, SpeechRequest, SpeechResult
 
+STEP_S = 1.0
 STEADY_SHARE = 0.9  # of the audio: when so much is there, the tail begins
+
+
+class BenchEngine(Engine, Protocol):
+    """An engine that tells where its time went."""
+
+    def read_meter(self) -> Reading: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What one pass over a workload gave. Audio counts only where the clip has exactly its frames and is finite.
 
-    Latencies count from the moment that the engine takes a request to its waveform on the host, of whole clips only.
+    Latencies count from when the engine gets a request to its waveform on the host, of whole clips only.
     """
 
     attempted: int
@@ -48,7 +54,7 @@ class Measurement:
     host_ms_per_frame: dict[str, float]  # what the compute thread spent on each unit of work
     counts: dict[str, int]
     graphs: dict[str, dict[str, int]]  # hits, misses by bucket, and eager runs
-    listening: Listening | None  # in chunked mode
+    playback: PlaybackStats | None  # in chunked mode
     finish_reasons: dict[str, int]
 
     @property
@@ -70,54 +76,54 @@ class Measurement:
 
 
 def measure(
-    engine: NativeEngine,
-    preparer: ForcedEndPreparer,
-    rows: Sequence[BenchRow],
+    engine: BenchEngine,
+    requests: Sequence[SpeechRequest],
     concurrency: int | None,
-    ear: Ear | None = None,
+    chunks: ChunkRecorder | None = None,
 ) -> Measurement:
-    """Run rows through a warm engine, at most `concurrency` of them in flight (None: as many as it takes).
+    """Run requests of fixed length through a warm engine, at most `concurrency` of them in flight (None: all it takes).
 
-    `ear` is the `on_chunk` of an engine in chunked mode.
+    `chunks` is the `on_chunk` of an engine in chunked mode.
     """
-    preparer.ends = {row.request.request_id: row.num_frames for row in rows}
-    asked_at_s: dict[str, float] = {}
+    lengths = {request.request_id: request.max_frames for request in requests}
+    added_at_s: dict[str, float] = {}
     ended_at_s: dict[str, float] = {}
     audio_s: dict[str, float] = {}
     stages: defaultdict[str, float] = defaultdict(float)
     reasons: Counter[str] = Counter()
-
-    def requests() -> Iterator[SpeechRequest | None]:
-        for row in rows:
-            while concurrency is not None and len(asked_at_s) - len(ended_at_s) >= concurrency:
-                yield None
-            asked_at_s[row.request.request_id] = time.monotonic()
-            yield row.request
-
-    if ear is not None:
-        ear.forget()
+    if chunks is not None:
+        chunks.clear()
     devices = _devices(engine.info)
     forget_peak_memory(devices)
     before = engine.read_meter()
+    waiting = deque(requests)
     with GpuWatch(devices) as gpus:
         started_s = time.monotonic()
-        for result in engine.generate(requests()):
-            ended_at_s[result.request_id] = time.monotonic()
-            reasons[result.finish_reason if result.reason is None else result.reason] += 1
-            if _is_valid(result, preparer.ends[result.request_id]):
-                audio_s[result.request_id] = result.num_frames * SAMPLES_PER_FRAME / SAMPLE_RATE_HZ
-            for name, value in result.metrics.items():
-                if name.endswith("_s"):
-                    stages[name] += value
+        while len(ended_at_s) < len(lengths):
+            room = engine.num_wanted
+            if concurrency is not None:
+                room = min(room, concurrency - (len(added_at_s) - len(ended_at_s)))
+            for _ in range(min(room, len(waiting))):
+                request = waiting.popleft()
+                added_at_s[request.request_id] = time.monotonic()
+                engine.add_request(request)
+            for result in engine.step(STEP_S):
+                ended_at_s[result.request_id] = time.monotonic()
+                reasons[result.finish_reason if result.reason is None else result.reason] += 1
+                if _is_whole(result, lengths[result.request_id]):
+                    audio_s[result.request_id] = result.num_frames * SAMPLES_PER_FRAME / SAMPLE_RATE_HZ
+                for name, value in result.metrics.items():
+                    if name.endswith("_s"):
+                        stages[name] += value
         wall_s = time.monotonic() - started_s
     spent = engine.read_meter().since(before)
     frames = spent.counts.get("frames", 0)
-    latencies_s = {name: ended_at_s[name] - asked_at_s[name] for name in audio_s}
+    latencies_s = {name: ended_at_s[name] - added_at_s[name] for name in audio_s}
     first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
     busy, busy_steady = gpus.busy(), gpus.busy(first_at_s, tail_at_s)
     idle_steady = {device: 1 - share for device, share in busy_steady.items()} if busy_steady else None
     return Measurement(
-        attempted=len(rows),
+        attempted=len(requests),
         completed=len(audio_s),
         audio_s=sum(audio_s.values()),
         started_s=started_s,
@@ -131,13 +137,13 @@ def measure(
         gpu_idle_steady=mean(idle_steady.values()) if idle_steady else None,
         gpu_idle_steady_each=idle_steady,
         peak_memory_gib=peak_memory_gib(devices),
-        stages_s={name: total / len(rows) for name, total in sorted(stages.items())},
+        stages_s={name: total / len(requests) for name, total in sorted(stages.items())},
         frames=frames,
         device_ms_per_frame=_ms_per_frame(spent.device_s, frames),
         host_ms_per_frame=_ms_per_frame(spent.host_s, frames),
         counts=dict(spent.counts),
         graphs={name: dict(counts) for name, counts in spent.graphs.items()},
-        listening=ear.heard({name: asked_at_s[name] for name in audio_s}) if ear else None,
+        playback=chunks.stats({name: added_at_s[name] for name in audio_s}) if chunks else None,
         finish_reasons=dict(reasons),
     )
 
@@ -148,9 +154,9 @@ def _devices(info: Mapping[str, str]) -> list[torch.device]:
     return [torch.device(name) for name in dict.fromkeys(names)]
 
 
-def _is_valid(result: SpeechResult, num_frames: int) -> bool:
+def _is_whole(result: SpeechResult, num_frames: int) -> bool:
     return (
-        result.finish_reason == "stop"
+        result.finish_reason in ("length", "stop")
         and result.num_frames == num_frames
         and result.audio is not None
         and len(result.audio) == num_frames * SAMPLES_PER_FRAME

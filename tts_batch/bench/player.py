@@ -1,4 +1,4 @@
-"""What a listener in real time would hear of audio that comes in chunks: when it begins, and where it stops."""
+"""How audio that comes in chunks would play in real time: when it begins, and where it stops."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Audio that came."""
+    """A chunk of audio."""
 
     at_s: float  # time.monotonic()
     audio_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """How all rows were heard, each by a player that starts with its first chunk and waits where the next is late."""
+class PlaybackStats:
+    """How all rows would play, each on a player that starts with its first chunk and waits where the next is late."""
 
     first_audio_p50_s: float
     first_audio_p99_s: float
@@ -33,8 +33,8 @@ class Listening:
     underrun_s: float  # of all rows together
 
 
-class Ear:
-    """An `on_chunk` that keeps when the audio of each request came, until `forget`."""
+class ChunkRecorder:
+    """An `on_chunk` that keeps when the audio of each request came, until `clear`."""
 
     def __init__(self) -> None:
         self._chunks: defaultdict[str, list[Chunk]] = defaultdict(list)
@@ -43,18 +43,18 @@ class Ear:
         if audio.size:  # the last chunk may be empty
             self._chunks[request_id].append(Chunk(time.monotonic(), audio.size / SAMPLE_RATE_HZ))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Begin anew: requests will have the same ids again."""
         self._chunks.clear()
 
-    def heard(self, asked_at_s: Mapping[str, float]) -> Listening | None:
-        """How the requests were heard, given when each was asked for; None if nothing came."""
-        rows = [(asked_s, self._chunks[name]) for name, asked_s in asked_at_s.items() if self._chunks.get(name)]
+    def stats(self, added_at_s: Mapping[str, float]) -> PlaybackStats | None:
+        """How the requests would play, given when each was added; None if nothing came."""
+        rows = [(added_s, self._chunks[name]) for name, added_s in added_at_s.items() if self._chunks.get(name)]
         if not rows:
             return None
-        first_s = [chunks[0].at_s - asked_s for asked_s, chunks in rows]
+        first_s = [chunks[0].at_s - added_s for added_s, chunks in rows]
         gaps_s = [underruns_s(chunks) for _, chunks in rows]
-        return Listening(
+        return PlaybackStats(
             first_audio_p50_s=float(np.percentile(first_s, 50)),
             first_audio_p99_s=float(np.percentile(first_s, 99)),
             underruns=sum(map(len, gaps_s)),
@@ -64,7 +64,7 @@ class Ear:
 
 
 def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
-    """How long the player stood still each time it had played all that there was."""
+    """How long the player stood still each time it ran out of audio."""
     gaps_s = []
     plays_until_s = chunks[0].at_s
     for chunk in chunks:
@@ -75,12 +75,12 @@ def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
     return gaps_s
 
 
-def describe(listening: Mapping[str, Any] | None) -> str:
-    """A line for the table, from a Listening as a dict."""
-    if listening is None:
+def describe(playback: Mapping[str, Any] | None) -> str:
+    """A line for the table, from a PlaybackStats as a dict."""
+    if playback is None:
         return "first audio and underrun: n/a (whole clips; measured with --chunked only)"
     return (
-        f"first audio p50 {listening['first_audio_p50_s']:.3f} s, p99 {listening['first_audio_p99_s']:.3f} s; "
-        f"{listening['underruns']} underruns in {listening['rows_with_underruns']} rows, "
-        f"{listening['underrun_s']:.2f} s in all (real-time players that start with the first chunk)"
+        f"first audio p50 {playback['first_audio_p50_s']:.3f} s, p99 {playback['first_audio_p99_s']:.3f} s; "
+        f"{playback['underruns']} underruns in {playback['rows_with_underruns']} rows, "
+        f"{playback['underrun_s']:.2f} s in all (real-time players that start with the first chunk)"
     )

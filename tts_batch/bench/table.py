@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 import click
@@ -35,21 +34,6 @@ def _git(*args: str) -> str:
         return subprocess.run(["git", *args], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-COMPARISON_HEAD = f"{'engine':32} rows  default audio_s/s        share of the default  predicted"
-
-
-def comparison_line(found: dict[str, Any]) -> str:
-    """One variant beside the default engine, as COMPARISON_HEAD names the columns; under it what went wrong."""
-    line = f"{found['name']:32} {found['num_rows']:>4}"
-    if found["ratio"] is not None:
-        share = f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
-        line += f" {median(found['default_audio_s_per_s']):>8.1f} {median(found['audio_s_per_s']):>8.1f}  {share:>27}"
-        line += f"  {found['predicted_ratio']:>9.2f}"
-    if not found["is_complete"]:
-        line += "  NOT EVERY CLIP WAS WHOLE"
-    return f"{line}  {found['problem']}" if found["problem"] else line
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -82,7 +66,7 @@ def print_table(report: dict[str, Any]) -> None:
     for owner, counts in report["graphs"].items():
         if failed := {name: count for name, count in counts.items() if name.startswith("failed")}:
             click.echo(f"CUDA graphs of {owner} that could not be captured: {_listed(failed, 'd')}")
-    click.echo(describe(last["listening"]))
+    click.echo(describe(last["playback"]))
 
 
 def stage_lines(measured: dict[str, Any]) -> list[str]:

@@ -1,12 +1,12 @@
-"""What a benchmark asks for: rows of fixed seed, whose length is forced so that random weights cost what speech costs.
+"""What a benchmark asks for: requests of fixed seed and length, so that random weights cost what speech costs.
 
-A row's forced end acts on the device as an EOS would: admission, KV cache and budget see only its text.
+A request of N frames has a budget of N and may not end before: it ends as "length", and holds a KV cache of its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -46,12 +46,10 @@ WORDS = [
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BenchRow:
-    """A request and the number of frames at which it ends."""
-
-    request: SpeechRequest
-    num_frames: int
+def with_length(request: SpeechRequest, num_frames: int) -> SpeechRequest:
+    """Return the request as one of exactly `num_frames` frames."""
+    sampling = replace(request.sampling, min_new_tokens=num_frames + 1)
+    return replace(request, max_frames=num_frames, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +62,28 @@ class Workload:
     x_vector_only: bool = False
     seed: int = 0
 
-    def rows(self, count_tokens: Callable[[str], int]) -> list[BenchRow]:
+    def requests(self, count_tokens: Callable[[str], int]) -> list[SpeechRequest]:
         """The rows, in a fixed order. `count_tokens` is the checkpoint's own tokenizer."""
         generator = np.random.default_rng(self.seed)
         lengths = self._lengths(generator)
         references = [_reference(i, generator) for i in range(self.num_references)]
         words = _Words(count_tokens)
-        rows = []
+        requests = []
         for i, num_frames in enumerate(lengths):
-            text, num_tokens = words.text(generator, round(num_frames / FRAMES_PER_TEXT_TOKEN))
+            text = words.text(generator, round(num_frames / FRAMES_PER_TEXT_TOKEN))
             request = SpeechRequest(
                 request_id=f"row{i:06d}",
                 text=text,
                 task="base",
                 seed=int(generator.integers(2**63)),
-                max_frames=max(192, 12 * num_tokens),
+                max_frames=int(num_frames),
                 sampling=SamplingParams(),
                 language="english",
                 reference=references[i % self.num_references],
                 x_vector_only=self.x_vector_only,
             )
-            rows.append(BenchRow(request, int(num_frames)))
-        return rows
+            requests.append(with_length(request, int(num_frames)))
+        return requests
 
     def _lengths(self, generator: np.random.Generator) -> NDArray[np.int64]:
         if self.name == "fixed":
@@ -121,12 +119,12 @@ class _Words:
         self._first = [count_tokens(word) for word in WORDS]
         self._later = [count_tokens(f"{WORDS[0]} {word}") - alone for word in WORDS]
 
-    def text(self, generator: np.random.Generator, num_tokens: int) -> tuple[str, int]:
-        """Words until they make `num_tokens` tokens, and how many they make."""
+    def text(self, generator: np.random.Generator, num_tokens: int) -> str:
+        """Words until they make `num_tokens` tokens."""
         words: list[str] = []
         have = 0
         while not words or have < num_tokens:
             index = int(generator.integers(len(WORDS)))
             have += (self._later if words else self._first)[index]
             words.append(WORDS[index])
-        return " ".join(words), have
+        return " ".join(words)

@@ -102,25 +102,25 @@ def _measure(
     from tts_batch.bench.engines import load_model, open_bench_engine, random_model
     from tts_batch.bench.gpu import HOW
     from tts_batch.bench.measure import measure
-    from tts_batch.bench.player import Ear
+    from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
 
-    ear = Ear() if config.code2wav_mode == "chunked" else None
-    config = replace(config, on_chunk=ear)
+    chunks = ChunkRecorder() if config.code2wav_mode == "chunked" else None
+    config = replace(config, on_chunk=chunks)
     started_s = time.monotonic()
     network = random_model(shape, config) if shape else load_model(config)
     loaded_s = time.monotonic()
     engine, preparer = open_bench_engine(network, config)
     opened_s, opening = time.monotonic(), engine.read_meter()
-    rows = asked.rows(lambda text: len(network.text_tokenizer.encode(text)))
+    requests = asked.requests(lambda text: len(network.text_tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, preparer, others.rows(len) if cold else rows, at_once, ear)
+    warm_up = measure(engine, others.requests(len) if cold else requests, at_once, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:
             preparer.forget_references()
-        measurements.append(measure(engine, preparer, rows, at_once, ear))
+        measurements.append(measure(engine, requests, at_once, chunks))
     graphs = engine.read_meter().graphs
     engine.close()
     return {

@@ -102,7 +102,10 @@ class Engine(Protocol):
     """
 
     sample_rate: int
-    info: Mapping[str, str]  # what it computes with, for records: runner, dtype, …
+
+    @property
+    def info(self) -> Mapping[str, str]:
+        """What it computes with, for records: runner, dtype, …"""
 
     @property
     def num_wanted(self) -> int:

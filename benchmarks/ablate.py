@@ -1,22 +1,34 @@
-"""What each part of the engine is worth: the default engine against one without it, turn by turn, in one process."""
+"""What each part of the engine is worth: the default engine against one without it, turn by turn, in one process.
+
+    python -m benchmarks.ablate --shape 1.7b [--rows N] [--rounds N] [--budget-s S] [--only NAME …] [--json FILE]
+
+Each line gives audio seconds per second and, of the default before it, the share: its median, and the least and the
+most of all rounds. benchmarks/log.md keeps what came.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gc
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from tts_batch.bench.engines import ForcedEndPreparer, open_bench_engine
+from tts_batch.bench.engines import base_checkpoint, load_model, open_bench_engine, random_model
 from tts_batch.bench.measure import Measurement, measure
-from tts_batch.bench.workload import BenchRow, Workload
+from tts_batch.bench.table import describe_machine
+from tts_batch.bench.workload import Workload
 from tts_batch.engine.kernels.small_batch import MOST_ROWS
 from tts_batch.engine.native import NativeEngine
-from tts_batch.engine.request import EngineConfig
+from tts_batch.engine.prepare import Preparer
+from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 # Two engines share the device: KV pages enough for every row of a workload, and no more.
@@ -65,7 +77,7 @@ VARIANTS = (
 
 
 @dataclass(slots=True)
-class Comparison:
+class VariantRounds:
     """How a variant did. Audio seconds a second, one number a round, the default's and the variant's in turn."""
 
     variant: Variant
@@ -98,7 +110,7 @@ class Comparison:
         }
 
 
-def v2_over_v1(comparisons: Sequence[Comparison]) -> float | None:
+def v2_over_v1(comparisons: Sequence[VariantRounds]) -> float | None:
     """How many times as fast runner v2 is as runner v1 where both decode profile b2's rows; None: not measured."""
     measured = {c.variant.name: median(c.changed) for c in comparisons if c.changed}
     v1 = measured.get("v1-b2")
@@ -106,16 +118,16 @@ def v2_over_v1(comparisons: Sequence[Comparison]) -> float | None:
 
 
 @dataclass(slots=True)
-class _Contender:
+class Contender:
     """An open engine."""
 
     engine: NativeEngine
-    preparer: ForcedEndPreparer
+    preparer: Preparer
 
-    def run(self, rows: Sequence[BenchRow], *, is_cold: bool = False) -> Measurement:
+    def run(self, requests: Sequence[SpeechRequest], *, is_cold: bool = False) -> Measurement:
         if is_cold:
             self.preparer.forget_references()
-        return measure(self.engine, self.preparer, rows, None)
+        return measure(self.engine, requests, None)
 
 
 def ablate(
@@ -125,25 +137,25 @@ def ablate(
     rounds: int,
     time_left_s: Callable[[], float],
     variants: Sequence[Variant] = VARIANTS,
-) -> Iterator[Comparison]:
+) -> Iterator[VariantRounds]:
     """Compare the variants with the default, each for `rounds` turns; one that does not fit into the time is left out.
 
     Raises EngineError when the default engine cannot run.
     """
-    rows = workload.rows(lambda text: len(model.text_tokenizer.encode(text)))
-    default, _ = _open(model, replace(base, options=DEFAULT_OPTIONS))
+    requests = workload.requests(lambda text: len(model.text_tokenizer.encode(text)))
+    default, _ = open_contender(model, replace(base, options=DEFAULT_OPTIONS))
     open_s = 0.0  # of the last variant: most of what the first engine took it compiled for all of them
     try:
-        default.run(rows)
-        default_s = default.run(rows).wall_s
+        default.run(requests)
+        default_s = default.run(requests).wall_s
         for variant in variants:
-            comparison = Comparison(variant, max(1, round(variant.share * len(rows))))
+            comparison = VariantRounds(variant, max(1, round(variant.share * len(requests))))
             if time_left_s() < variant.expected_s(open_s, default_s, rounds):
                 comparison.problem = "left out: no time"
             else:
                 try:
-                    other, open_s = _open(model, variant.config(base))
-                    _compare(comparison, default, other, rows[: comparison.num_rows], rounds, time_left_s)
+                    other, open_s = open_contender(model, variant.config(base))
+                    _compare(comparison, default, other, requests[: comparison.num_rows], rounds, time_left_s)
                     del other
                 except Exception as error:  # the other variants can still be measured
                     comparison.problem = f"{type(error).__name__}: {error}"
@@ -153,30 +165,30 @@ def ablate(
         default.engine.close()
 
 
-def _open(model: Qwen3TTS, config: EngineConfig) -> tuple[_Contender, float]:
+def open_contender(model: Qwen3TTS, config: EngineConfig) -> tuple[Contender, float]:
     """An engine, and how many seconds it took."""
     started_s = time.monotonic()
-    contender = _Contender(*open_bench_engine(model, config))
+    contender = Contender(*open_bench_engine(model, config))
     return contender, time.monotonic() - started_s
 
 
 def _compare(
-    comparison: Comparison,
-    default: _Contender,
-    other: _Contender,
-    rows: Sequence[BenchRow],
+    comparison: VariantRounds,
+    default: Contender,
+    other: Contender,
+    requests: Sequence[SpeechRequest],
     rounds: int,
     time_left_s: Callable[[], float],
 ) -> None:
     """Let both run in turns, and close the other."""
     is_cold = comparison.variant.is_cold
     try:
-        pair_s = other.run(rows).wall_s  # the first pass is the slowest, and the default's of the pair the shortest
+        pair_s = other.run(requests).wall_s  # the first pass is the slowest, and the default's of the pair the shortest
         for done in range(rounds):
             if time_left_s() < pair_s:
                 comparison.problem = f"{done} of {rounds} rounds: no time"
                 break
-            pair = [contender.run(rows, is_cold=is_cold) for contender in (default, other)]
+            pair = [contender.run(requests, is_cold=is_cold) for contender in (default, other)]
             comparison.default.append(pair[0].audio_s_per_s)
             comparison.changed.append(pair[1].audio_s_per_s)
             comparison.is_complete &= all(measured.completed == measured.attempted for measured in pair)
@@ -189,3 +201,61 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+TABLE_HEAD = f"{'engine':32} rows  default audio_s/s        share of the default  predicted"
+
+
+def table_line(found: dict[str, Any]) -> str:
+    """One variant beside the default engine, as TABLE_HEAD names the columns; under it what went wrong."""
+    line = f"{found['name']:32} {found['num_rows']:>4}"
+    if found["ratio"] is not None:
+        share = f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
+        line += f" {median(found['default_audio_s_per_s']):>8.1f} {median(found['audio_s_per_s']):>8.1f}  {share:>27}"
+        line += f"  {found['predicted_ratio']:>9.2f}"
+    if not found["is_complete"]:
+        line += "  NOT EVERY CLIP WAS WHOLE"
+    return f"{line}  {found['problem']}" if found["problem"] else line
+
+
+def main() -> None:
+    """Compare, print a line for each variant, and exit with 1 where one has no number or not every clip was whole."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=["1.7b", "0.6b"], help="a released shape with random weights")
+    parser.add_argument("--model", help="or a Base checkpoint: folder, hub id or tiny-random")
+    parser.add_argument("--rows", type=int, default=1_088)
+    parser.add_argument("--references", type=int, default=666)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--budget-s", type=float, default=540.0, help="what would not end by then is left out")
+    parser.add_argument("--only", action="append", default=[], choices=[variant.name for variant in VARIANTS])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if (args.shape is None) == (args.model is None):
+        parser.error("give either --shape or --model")
+    until_s = time.monotonic() + args.budget_s
+    config = EngineConfig(
+        model=base_checkpoint(args.model) if args.model else "", runner="v2", device=args.device, dtype=args.dtype
+    )
+    variants = [variant for variant in VARIANTS if not args.only or variant.name in args.only]
+    report: dict[str, Any] = {"machine": describe_machine(), "rows": args.rows, "rounds": args.rounds, "variants": []}
+    print(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
+    print(TABLE_HEAD)
+    network = random_model(args.shape, config) if args.shape else load_model(config)
+    workload = Workload("seed-tts", args.rows, args.references)
+    measured: list[VariantRounds] = []
+    for found in ablate(network, config, workload, args.rounds, lambda: until_s - time.monotonic(), variants):
+        measured.append(found)
+        report["variants"].append(found.as_dict())
+        report["v2_b2_over_v1_b2"] = v2_over_v1(measured)
+        print(table_line(report["variants"][-1]), flush=True)
+        if args.json:  # each time: what was measured stays, whatever comes next
+            args.json.write_text(json.dumps(report, indent=1))
+    if (times := report.get("v2_b2_over_v1_b2")) is not None:
+        print(f"v2-b2 is {times:.2f} times as fast as v1-b2")
+    sys.exit(any(found.problem or not found.is_complete for found in measured))
+
+
+if __name__ == "__main__":
+    main()

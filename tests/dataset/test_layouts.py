@@ -118,7 +118,7 @@ def test_a_field_is_named_by_its_number_or_by_a_header(read: ReadRows) -> None:
 
 def test_words_of_speakers_are_ambiguous_however_often_they_come(read: ReadRows) -> None:
     rows = [(f"{i}.wav", "anna", word) for i, word in enumerate(["hello", "goodbye", "yes", "no"])]
-    with pytest.raises(UsageError, match=r"id\|speaker_id\|text or id\|text\|speaker_id"):
+    with pytest.raises(UsageError, match=r"id\|speaker_id\|text \(as VITS, Piper\) or id\|text\|speaker_id"):
         read.written("t.txt", lines(*rows))
 
 
@@ -135,6 +135,12 @@ def test_ids_before_texts_are_not_spoken(read: ReadRows, content: str) -> None:
     with pytest.raises(UsageError, match="an id and a text"):
         read.written("t.txt", content)
     assert read.written("t.txt", f"text\n{content}")[0].text == content.splitlines()[0]
+
+
+def test_lines_of_odd_spaces_are_texts(read: ReadRows) -> None:
+    assert reasons(read.written("t.txt", "\u3000\nHello there.\n\x0b\n")) == ["empty_text", None, "empty_text"]
+    with pytest.raises(UsageError, match="1 field a line, which is no list"):
+        read.written("t.txt", "a | b\nHello there.\nAnd on.\n")
 
 
 def test_lines_of_another_number_of_fields_are_bad_rows(read: ReadRows) -> None:

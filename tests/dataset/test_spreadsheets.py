@@ -116,6 +116,14 @@ def test_rows_may_be_wider_than_the_header_by_empty_cells(read: ReadRows) -> Non
     assert reasons(rows) == [None, "bad_row"]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("field", ['"' + '""' * 300_000, '"' * 600_001, '""' * 300_000 + "x"])
+def test_long_quotes_are_read_in_linear_time(read: ReadRows, field: str) -> None:
+    (row,) = read.written("t.tsv", f"id\ttext\na\tx{field}\n")
+    assert row.text == f"x{field}"
+    assert len(read.written("t.tsv", f"id\ttext\na\t{field}\n")) == 1
+
+
 def test_quotes_of_tab_separated_files(read: ReadRows) -> None:
     rows = read.written("t.tsv", 'id\ttext\na\t"He said ""go"", then left."\nb\t"Wait", he said\nc\t"Wait"\n')
     assert [row.text for row in rows] == ['He said "go", then left.', '"Wait", he said', '"Wait"']

@@ -188,9 +188,12 @@ def _words(text: str) -> set[str]:
 
 def _ambiguous(layouts: Sequence[Layout], line: str, separator: str, num_fields: int, table: str) -> str:
     shown = line if len(line) <= 80 else line[:80] + "…"
-    readings = " or ".join(separator.join(layout.names) for layout in layouts)
+    readings = " or ".join(
+        separator.join(layout.names) + (f" (as {layout.tools})" if layout.tools else "") for layout in layouts
+    )
     could = f"and could be {readings}" if readings else "which is no list of a known toolkit"
+    count = "1 field" if num_fields == 1 else f"{num_fields} fields"
     return (
-        f"{table} has no header and {num_fields} fields a line, {could}: {shown!r}. Write a header as its first line, "
-        "or name the text and the other columns, as in --map text=field2."
+        f"{table} has no header and {count} a line, {could}: {shown!r}. Write a header as its first line, or name the "
+        "text and the other columns, as in --map text=field2."
     )

@@ -68,7 +68,7 @@ def name_fields(
     possible = [layout for layout in LAYOUTS if len(layout.kinds) == num_fields]
     fitting = [layout for layout in possible if _fit(layout, columns)]
     if len(fitting) != 1:
-        raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), separator, num_fields, table))
+        raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), num_fields, table))
     return fitting[0].names
 
 
@@ -186,10 +186,10 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.casefold()))
 
 
-def _ambiguous(layouts: Sequence[Layout], line: str, separator: str, num_fields: int, table: str) -> str:
+def _ambiguous(layouts: Sequence[Layout], line: str, num_fields: int, table: str) -> str:
     shown = line if len(line) <= 80 else line[:80] + "…"
     readings = " or ".join(
-        separator.join(layout.names) + (f" (as {layout.tools})" if layout.tools else "") for layout in layouts
+        "|".join(layout.names) + (f" (as {layout.tools})" if layout.tools else "") for layout in layouts
     )
     could = f"and could be {readings}" if readings else "which is no list of a known toolkit"
     count = "1 field" if num_fields == 1 else f"{num_fields} fields"

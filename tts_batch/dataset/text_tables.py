@@ -83,7 +83,7 @@ class CsvTable(_TextTable):
             sample = [record for record in islice(iter(lambda: _next_record(reader), None), _SAMPLE_ROWS)
                       if isinstance(record, list)]  # fmt: skip
         if isinstance(header, csv.Error):
-            raise UsageError(f"{text.file.name}: the header cannot be read: {header}")
+            raise UsageError(f"{text.file.name}: the header cannot be read: {printable(str(header))}")
         self._names = checked_header(header or [], text)
         self.form = TableForm("CSV", text.encoding, separator, True, _unnamed(self._names, sample))
 
@@ -98,7 +98,7 @@ class CsvTable(_TextTable):
                     return
                 if isinstance(record, csv.Error):
                     last = f" to {reader.line_num}" if reader.line_num > number else ""
-                    yield RawRow(number, {}, f"line {number}{last} is not CSV: {record}")
+                    yield RawRow(number, {}, f"line {number}{last} is not CSV: {printable(str(record))}")
                 elif record and (row := to_row(number, record)) is not None:
                     yield row
 

@@ -142,6 +142,8 @@ class _Job:
         self._stop.gentle = True
         self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
         with Progress(config.progress, plan.num_mine) as self._progress:
+            for report in plan.tables:
+                self.info(f"read: {report}")
             for note in plan.notes:
                 self.info(note)
             if config.redo or retry:

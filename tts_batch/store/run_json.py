@@ -90,6 +90,7 @@ def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> d
             {"model": group.model.name, "revision": group.model.checkpoint.revision, "rows": group.num_rows}
             for group in plan.groups
         ],
+        "tables": [report.to_dict() for report in plan.tables],
         "versions": versions(),
         "counts": {"rows": plan.num_rows, "failed_in_plan": plan.num_failed},
         "summary": summary.to_dict() if summary else None,

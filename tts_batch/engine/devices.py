@@ -51,7 +51,8 @@ def free_bytes(device: torch.device) -> int:
     """What this process may still allocate on a CUDA device: what is free, within a fraction that torch was set to."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    fraction = torch.cuda.get_per_process_memory_fraction(device)
+    index = torch.cuda.current_device() if device.index is None else device.index  # torch takes no other form here
+    fraction = torch.cuda.get_per_process_memory_fraction(index)
     return min(free, int(fraction * total) - torch.cuda.memory_reserved(device))
 
 

@@ -40,7 +40,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """A voice to clone. An engine calls `load` once for a key, from any thread; it may retry after a transient error."""
+    """A voice to clone. An engine calls `load` once for a key, on any thread; again only after a transient error."""
 
     key: str  # content hash: same key, same voice
     load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked; raises RowError with a reason

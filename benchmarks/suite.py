@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tts_batch.bench.engines import base_checkpoint, encode_references, load_model, open_bench_engine, random_model
-from tts_batch.bench.gpu import HOW
+from tts_batch.bench.gpu import METHOD
 from tts_batch.bench.measure import Measurement, measure
 from tts_batch.bench.player import ChunkRecorder, describe
 from tts_batch.bench.table import describe_machine, stage_lines
@@ -116,7 +116,7 @@ class Suite:
         self._model: Qwen3TTS = load_model(self._config) if args.model else random_model(args.shape, self._config)
         self._max_rows: int | None = args.rows
         self._until_s = started_s + args.budget_s
-        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {HOW}", flush=True)
+        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {METHOD}", flush=True)
         self.results: list[dict[str, Any]] = []
 
     def run(self, asked: Engine) -> None:

@@ -53,7 +53,7 @@ def read_points(path: Path) -> list[Point]:
 
 
 def draw(points: list[Point], title: str, out: Path) -> None:
-    """Draw measurements as dots, and the means of each series as a line; series k has the ids `dots-k` and `means-k`."""
+    """Draw measurements as dots, and the means of each series as a line; series k has ids `dots-k` and `means-k`."""
     from matplotlib.figure import Figure
 
     by_series: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +16,6 @@ from tests.run.support import make_task
 from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.ipc.messages import ClipTask, Deadlines, RetryPieces
-from tts_batch.worker import row_maker
 from tts_batch.worker.row_maker import RowMaker
 from tts_batch.worker.rows import ActiveRow
 
@@ -27,9 +28,15 @@ def good(request_id: str) -> SpeechResult:
 
 @dataclass
 class ScriptedEngine:
-    """Holds up to `slots` requests until a test has it end some; an aborted one ends at the next step."""
+    """Holds up to `slots` requests until a test has it end some.
+
+    An aborted one ends at the next step, unless the engine is deaf.
+    """
 
     slots: int = 4
+    is_deaf: bool = False
+    repeats: bool = False  # the next step returns again what others have returned
+    seeds: dict[str, list[int]] = field(default_factory=dict)  # of the requests that it got, by id
     held: dict[str, SpeechRequest] = field(default_factory=dict)
     aborted: list[str] = field(default_factory=list)
     extra: list[SpeechResult] = field(default_factory=list)
@@ -45,9 +52,10 @@ class ScriptedEngine:
         if request.request_id in self.held:
             raise DuplicateRequest(request.request_id)
         self.held[request.request_id] = request
+        self.seeds.setdefault(request.request_id, []).append(request.seed)
 
     def abort_request(self, request_id: str) -> None:
-        if request_id in self.held:
+        if request_id in self.held and not self.is_deaf:
             self.aborted.append(request_id)
 
     def end(self, request_id: str, **changes: object) -> None:
@@ -59,7 +67,9 @@ class ScriptedEngine:
         self.ending, self.aborted = [], []
         for result in results:
             self.held.pop(result.request_id, None)
-        extra, self.extra = self.extra, []
+        if self.repeats:
+            self.extra += [good(name) for name in self.seeds if name not in self.held]
+        extra, self.extra, self.repeats = self.extra, [], False
         return [*results, *extra]
 
     def close(self) -> None: ...
@@ -100,49 +110,100 @@ class Rows:
         self.maker.retry(RetryPieces(name, pieces, ({"reason": "silent_output"},)))
 
 
+FINISH_REASONS = ["stop", "stop", "length", "error", "cancelled", "no such reason"]
+
+
+class Script:
+    """Random events for a RowMaker, and what must hold whatever they are."""
+
+    def __init__(self, data: st.DataObject, rows: Rows, names: list[str]) -> None:
+        self.data, self.rows, self.maker, self.engine = data, rows, rows.maker, rows.engine
+        self.now_s = 1_000.0
+        self.live = set(names)
+        self.ended: list[str] = []
+        self.is_stopping = False
+
+    def play(self) -> None:
+        """Let one thing happen."""
+        events = ["end", "end", "end", "finish", "finish", "again", "junk", "later", "abort", "stop", "drop"]
+        match self.data.draw(st.sampled_from(events)):
+            case "end" if self.engine.held:
+                self.end_request(self.data.draw(st.sampled_from(FINISH_REASONS)))
+            case "finish" if self.rows.finishing:
+                self.finish_row()
+            case "again":
+                self.engine.repeats = True
+            case "junk":
+                self.engine.extra += [good("unknown"), None, "r0", replace(good("unknown"), request_id=["r0"])]  # type: ignore[list-item, arg-type]
+            case "later":
+                self.now_s += self.data.draw(st.sampled_from([1.0, 11.0, 40.0]))
+            case "abort" if self.live:
+                name = self.data.draw(st.sampled_from(sorted(self.live)))
+                self.maker.abort(name)
+                self.live.discard(name)
+            case "stop" if self.data.draw(st.integers(0, 9)) == 0:
+                self.is_stopping = True
+                self.maker.stop()
+            case "drop" if self.is_stopping:
+                self.maker.drop_unfinished()
+
+    def end_request(self, finish_reason: str) -> None:
+        name = self.data.draw(st.sampled_from(sorted(self.engine.held)))
+        if all(result.request_id != name for result in self.engine.ending):
+            self.engine.end(name, finish_reason=finish_reason)
+
+    def finish_row(self) -> None:
+        """As finish_clip does: pieces that failed are tried again, if each of them may be."""
+        name = self.data.draw(st.sampled_from(sorted(self.rows.finishing)))
+        task = self.rows.finishing[name]
+        failed = [piece for piece in task.results if piece.result.finish_reason != "stop"]
+        if not failed and self.data.draw(st.booleans()):
+            failed = list(task.results)  # each is good, and the whole is not
+        if failed and not any(piece.is_last_attempt for piece in failed):
+            self.rows.retry(name, *(piece.number for piece in failed))
+            return
+        if name in self.live:
+            self.ended.append(name)
+            self.live.discard(name)
+        self.rows.end_row(name)
+
+    def go_on(self) -> None:
+        """What a worker does again and again."""
+        self.maker.feed()
+        assert len(self.engine.held) <= self.engine.slots
+        self.maker.step(0.0)
+        of_ended = {name for name in self.engine.held if name.partition("\x1f")[0] not in self.live}
+        assert self.engine.is_deaf or of_ended <= set(self.engine.aborted), "a request of a row that ended goes on"
+
+
+@given(st.data(), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.sampled_from([None, 25.0]))
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
-def test_every_row_ends_once(data: st.DataObject, slots: int, num_pieces: int, attempts: int) -> None:
-    rows = Rows(ScriptedEngine(slots))
+def test_every_row_ends_once(
+    data: st.DataObject, slots: int, num_pieces: int, attempts: int, is_deaf: bool, row_s: float | None
+) -> None:
+    """Results come in any order, twice, late or never; rows are retried, aborted, over their time; a stop comes."""
+    rows = Rows(ScriptedEngine(slots, is_deaf), Deadlines(answer_s=10.0, answer_frame_s=0.0, row_s=row_s))
     names = [f"r{number}" for number in range(data.draw(st.integers(1, 6)))]
-    rows.add(*names, num_pieces=num_pieces, attempts=attempts)
-    ended: list[str] = []
-    is_stopping = False
-    for _ in range(400):
-        if not rows.maker.has_rows:
-            break
-        rows.maker.feed()
-        assert len(rows.engine.held) <= slots
-        choices = ["end", "finish", "step", "unknown", *([] if is_stopping else ["stop"])]
-        match data.draw(st.sampled_from(choices)):
-            case "end" if rows.engine.held:
-                name = data.draw(st.sampled_from(sorted(rows.engine.held)))
-                if name not in {result.request_id for result in rows.engine.ending}:
-                    rows.engine.end(name, finish_reason=data.draw(st.sampled_from(["stop", "stop", "length", "error"])))
-            case "finish" if rows.finishing:
-                name = data.draw(st.sampled_from(sorted(rows.finishing)))
-                task = rows.finishing[name]
-                again = [piece.number for piece in task.results if not piece.is_last_attempt]
-                if len(task.results) == num_pieces and again and data.draw(st.booleans()):
-                    rows.retry(name, *again)
-                else:
-                    ended.append(name)
-                    rows.end_row(name)
-            case "unknown":
-                rows.engine.extra.append(good("of nobody"))
-            case "stop" if data.draw(st.integers(0, 9)) == 0:
-                is_stopping = True
-                rows.maker.stop()
-        rows.maker.step(0.0)
-    else:
-        rows.maker.drop_unfinished()
-        for name in list(rows.finishing):
-            ended.append(name)
-            rows.end_row(name)
-    assert len(set(ended)) == len(ended)
-    assert is_stopping or not rows.maker.has_rows
-    assert all(count <= attempts * num_pieces for count in rows.finished.values())
+    script = Script(data, rows, names)
+    with mock.patch.object(time, "monotonic", lambda: script.now_s):
+        rows.add(*names, num_pieces=num_pieces, attempts=attempts)
+        for _ in range(data.draw(st.integers(0, 60))):
+            script.play()
+            script.go_on()
+        for _ in range(100):  # from now on the engine does what it should
+            for request_id in rows.engine.held:
+                rows.engine.end(request_id)
+            if rows.finishing:
+                script.finish_row()
+            script.go_on()
+    assert not rows.maker.has_rows
+    assert not rows.maker.is_engine_busy
+    assert len(set(script.ended)) == len(script.ended)
+    assert script.is_stopping or not script.live, "rows are lost"
     assert len(set(rows.begun)) == len(rows.begun)
+    for seeds in rows.engine.seeds.values():
+        assert seeds == list(range(seeds[0], seeds[0] + len(seeds))), "each attempt has the next seed"
+        assert len(seeds) <= attempts
 
 
 def test_a_row_is_reported_before_its_first_request_is_added() -> None:
@@ -196,7 +257,7 @@ def test_a_piece_that_failed_for_good_ends_its_row_and_aborts_the_rest() -> None
 
 def test_a_lost_request_fails_its_row_and_a_late_result_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(row_maker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rows = Rows(deadlines=Deadlines(answer_s=10.0, answer_frame_s=0.1))
     rows.add("a", "b", max_frames=50)
     rows.feed_and_step()
@@ -219,7 +280,7 @@ def test_a_lost_request_fails_its_row_and_a_late_result_is_dropped(monkeypatch: 
 
 def test_time_in_which_results_cannot_be_taken_is_no_ones_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(row_maker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rows = Rows(deadlines=Deadlines(answer_s=10.0, answer_frame_s=0.0))
     rows.add("a")
     rows.feed_and_step()
@@ -231,7 +292,7 @@ def test_time_in_which_results_cannot_be_taken_is_no_ones_fault(monkeypatch: pyt
 
 def test_a_row_over_its_time_fails_with_its_first_unfinished_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(row_maker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     rows = Rows(deadlines=replace(PATIENT, row_s=5.0))
     rows.add("a", num_pieces=3)
     rows.maker.feed()
@@ -272,6 +333,33 @@ def test_rows_are_dropped_when_a_stop_takes_too_long() -> None:
     assert set(rows.finished) == {"a"}, "what is complete is finished"
     rows.end_row("a")
     assert not rows.maker.has_rows
+
+
+def test_a_stop_passes_over_a_row_that_ended_while_it_waited_for_another_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    rows = Rows(ScriptedEngine(slots=1, is_deaf=True), replace(PATIENT, row_s=5.0))
+    rows.add("a", "b", "c", attempts=2)
+    rows.maker.feed()
+    rows.engine.end("a", finish_reason="length")
+    rows.feed_and_step()
+    rows.maker.feed()
+    rows.retry("a", 0)
+    now[0] += 5.1
+    rows.maker.step(0.0)
+    assert {name: task.failure and task.failure.reason for name, task in rows.finishing.items()} == {
+        "a": "time_limit", "b": "time_limit",
+    }  # fmt: skip
+    rows.end_row("a")
+    rows.maker.stop()
+    rows.end_row("b")
+    assert not rows.maker.has_rows
+    rows.engine.end("b")
+    rows.feed_and_step()
+    assert not rows.maker.is_engine_busy
+    assert rows.begun == ["a", "b"]
 
 
 def test_a_broken_device_ends_the_engine() -> None:

@@ -34,7 +34,7 @@ FILES = (
 
 
 class CheckpointError(Exception):
-    """A model that is unavailable or is not a Qwen3-TTS checkpoint. The message lists what --model takes."""
+    """A model that is unavailable or not a Qwen3-TTS checkpoint. The message names the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,7 @@ def _fetch(repo_id: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
     except (OSError, ValueError) as error:  # hub errors are OSErrors
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise CheckpointError(
-            f"model {repo_id!r} could not be downloaded from the hub: {reason}. {_options()}"
-        ) from error
+        raise CheckpointError(f"model {repo_id!r} is unavailable from the hub: {reason}. {_options()}") from error
 
 
 def _read_checkpoint(folder: Path, name: str, revision: str | None) -> Checkpoint:

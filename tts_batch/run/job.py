@@ -313,4 +313,4 @@ class _Job:
             summary = None  # the last one says what came of the whole
         facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
         facts |= {"runs": self._before.run_number, "mixed": self._before.mixed, "engines": self._engines}
-        write_run(self._out, facts | describe_run(self._config, self.plan, summary))
+        write_run(self._out, facts | describe_run(self._config, self.plan, summary.to_dict() if summary else None))

@@ -1,1 +1,1 @@
-"""Measuring an engine: fixed workloads, one measurement, one table."""
+"""How fast an engine is: fixed workloads, one measurement, one table."""

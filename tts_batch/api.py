@@ -230,7 +230,7 @@ class Synthesizer:
 
         def finish(task: ClipTask) -> None:
             planned = under_way[task.row.id]
-            finished = finish_clip(task, rules, labels, self._tail(planned, rules))
+            finished = finish_clip(task, rules, labels, self._tail(task, planned, rules))
             if finished.retry is not None:
                 maker.retry(finished.retry)
             else:
@@ -268,12 +268,12 @@ class Synthesizer:
         if error is not None:
             raise error
 
-    def _tail(self, planned: PlannedRow, rules: ClipRules) -> Tail | None:
+    def _tail(self, task: ClipTask, planned: PlannedRow, rules: ClipRules) -> Tail | None:
         """The end of a row's reference, where a clip is searched for it."""
-        row, key = planned.row, planned.reference_key
-        if row.ref_audio is None or key is None or row.x_vector_only or rules.limits.ref_correlation is None:
+        recording, key = planned.row.ref_audio, planned.reference_key
+        if recording is None:
             return None
-        return self._tails.find(key, partial(load_reference, row.ref_audio))
+        return self._tails.wanted_by(task, rules.limits, key, partial(load_reference, recording))
 
     def _computes(self, model: ModelGroup, work: Callable[[], Done]) -> Done:
         """Do what needs the engine. One that raises is dead: another takes its place at the next call."""

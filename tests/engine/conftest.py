@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 
+from tests.engine.scripted import compute_threads
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.request import EngineConfig
 from tts_batch.model.checkpoint import resolve_checkpoint
@@ -40,3 +41,10 @@ def open_tiny() -> Iterator[Callable[..., NativeEngine]]:
     yield open_engine
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """The test leaves no compute thread behind."""
+    yield
+    assert compute_threads() == []

@@ -8,7 +8,6 @@ import time
 import tracemalloc
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -33,11 +32,7 @@ from tts_batch.engine.generation import generate
 from tts_batch.engine.request import SpeechRequest
 from tts_batch.engine.runner import EngineRow
 
-
-@pytest.fixture(autouse=True)
-def _no_threads_left() -> Iterator[None]:
-    yield
-    assert compute_threads() == []
+pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 @pytest.fixture

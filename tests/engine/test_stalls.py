@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,11 +26,7 @@ from tts_batch.engine.generation import generate
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.runner import EngineRow
 
-
-@pytest.fixture(autouse=True)
-def _no_threads_left() -> Iterator[None]:
-    yield
-    assert compute_threads() == []
+pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 def thread_is_over() -> bool:

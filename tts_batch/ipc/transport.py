@@ -66,15 +66,13 @@ class Channel(Generic[Sends, Receives]):
             raise TransportError(f"A message of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}.")
         sizes = b"".join(_SIZE.pack(buffer.nbytes) for buffer in buffers)
         total_bytes = sum(buffer.nbytes for buffer in buffers)
-        if total_bytes < SHARED_BYTES or not self._send_shared(sizes + body, buffers, total_bytes):
+        if total_bytes < SHARED_BYTES or not self._send_shared(sizes, body, buffers, total_bytes):
             with self._sending:
                 self._socket.sendall(b"".join([_HEADER.pack(len(body), len(buffers), 0), sizes, body, *buffers]))
 
-    def _send_shared(self, sizes_and_body: bytes, buffers: list[memoryview], total_bytes: int) -> bool:
+    def _send_shared(self, sizes: bytes, body: bytes, buffers: list[memoryview], total_bytes: int) -> bool:
         """Send a message whose arrays are in shared memory; False where the system lets no more descriptors travel."""
-        frame = (
-            _HEADER.pack(len(sizes_and_body) - _SIZE.size * len(buffers), len(buffers), total_bytes) + sizes_and_body
-        )
+        frame = b"".join([_HEADER.pack(len(body), len(buffers), total_bytes), sizes, body])
         descriptor = _shared_file(buffers)
         try:
             with self._sending:

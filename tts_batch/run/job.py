@@ -16,6 +16,7 @@ from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
+from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, DispatchedRow
 from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
@@ -23,7 +24,7 @@ from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
 from tts_batch.run.resume import Resumed, resume
-from tts_batch.run.row_tasks import open_engine_message, poison_outcome, row_task
+from tts_batch.run.row_tasks import open_engine_message, row_task
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
@@ -33,6 +34,7 @@ from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
+from tts_batch.worker.finish import row_outcome
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -262,7 +264,7 @@ class _Job:
         self._spool.release(row.task.reference)
 
     def row_is_poison(self, row: DispatchedRow, reason: Reason, message: str) -> None:
-        self._segment.append([poison_outcome(row.task, reason, message)])
+        self._segment.append([row_outcome(row.task, 1, Failure(reason, message))])
         self.row_ended(row, 0.0, failed=True)
 
     def info(self, sentence: str) -> None:

@@ -154,21 +154,3 @@ def piece_seeds(planned: PlannedRow, number: int, config: JobConfig, num_attempt
     if explicit is not None and not config.retry_changes_seed:
         return [derive()]
     return [derive(attempt=attempt) for attempt in range(num_attempts_before, num_attempts_before + config.attempts)]
-
-
-def poison_outcome(row: RowTask, reason: Reason, message: str) -> Outcome:
-    """Return the record of a row that ended its workers instead of itself."""
-    seeds = (*row.seeds_before, row.pieces[0].seeds[0])
-    return Outcome(
-        id=row.id,
-        fingerprint=row.fingerprint,
-        input_digest=row.input_digest,
-        status="failed",
-        reason=reason,
-        message=message,
-        max_frames=row.max_frames,
-        attempts=len(seeds),
-        seed=seeds[-1],
-        attempt_seeds=seeds,
-        num_pieces=len(row.pieces),
-    )

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import traceback
+from functools import partial
 
 from tts_batch.ipc.messages import (
     ClipTask,
@@ -61,9 +62,10 @@ class ClipProcess:
             self._writer.put(finished.outcome, finished.files)
 
     def _tail(self, task: ClipTask) -> Tail | None:
-        file, has_audio = task.row.reference, any(piece.result.audio is not None for piece in task.results)
-        is_wanted = self._opening.rules.limits.ref_correlation is not None and not task.row.x_vector_only
-        return self._tails.find(file.key, lambda: load_file(file)) if file and has_audio and is_wanted else None
+        file = task.row.reference
+        if file is None:
+            return None
+        return self._tails.wanted_by(task, self._opening.rules.limits, file.key, partial(load_file, file))
 
     def _report(self, outcomes: list[Outcome]) -> None:
         self._channel.send(RowsRecorded(tuple(map(RowEnd.of, outcomes))))

@@ -142,17 +142,10 @@ def _fail(
     return FinishedClip(outcome, result=result, files=files or {})
 
 
-def _outcome(
-    task: ClipTask,
-    labels: EngineLabels,
-    failure: Failure | None,
-    result: SpeechResult | None,
-    examined: Examined,
-    failed_attempts: Sequence[Mapping[str, Any]],
-) -> Outcome:
-    row = task.row
-    seeds = (*row.seeds_before, *row.pieces[0].seeds[: max(task.num_attempts, 1)])
-    outcome = Outcome(
+def row_outcome(row: RowTask, num_attempts: int, failure: Failure | None) -> Outcome:
+    """Return what is recorded of a row whatever an engine returned, after `num_attempts` in this run."""
+    seeds = (*row.seeds_before, *row.pieces[0].seeds[:num_attempts])
+    return Outcome(
         id=row.id,
         fingerprint=row.fingerprint,
         input_digest=row.input_digest,
@@ -163,9 +156,22 @@ def _outcome(
         attempts=len(seeds),
         seed=seeds[-1],
         attempt_seeds=seeds,
+        num_pieces=len(row.pieces),
+    )
+
+
+def _outcome(
+    task: ClipTask,
+    labels: EngineLabels,
+    failure: Failure | None,
+    result: SpeechResult | None,
+    examined: Examined,
+    failed_attempts: Sequence[Mapping[str, Any]],
+) -> Outcome:
+    outcome = replace(
+        row_outcome(task.row, max(task.num_attempts, 1), failure),
         failed_attempts=tuple(dict(record) for record in failed_attempts),
         checks=examined.checks,
-        num_pieces=len(row.pieces),
         **asdict(labels),
     )
     if result is None:
@@ -188,11 +194,7 @@ def _outcome(
 def _record(task: ClipTask, one: _Examination, number: int | None) -> dict[str, Any]:
     """Return the record of a failed attempt with what helps to understand it; `number`: of the piece, None: all."""
     assert one.examined.failure is not None
-    reason, message = one.examined.failure.reason, one.examined.failure.message
-    attempt = len(task.row.seeds_before) + one.piece.attempt
-    record: dict[str, Any] = {"attempt": attempt, "seed": one.piece.seed, "reason": reason, "message": message}
-    if number is not None and task.row.is_split:
-        record["piece"] = number + 1
+    record = _attempt_record(task.row, one.piece.attempt, one.piece.seed, one.examined.failure, number)
     record |= {"num_frames": int(one.result.num_frames), "finish_reason": str(one.result.finish_reason)}
     return record | describe_codes(one.result.codes) | one.examined.checks
 
@@ -201,13 +203,18 @@ def _failed_attempt(task: ClipTask, number: int | None, failure: Failure) -> dic
     """Return the record of an attempt that ended without a result."""
     attempt = max(task.num_attempts, 1)
     seeds = task.row.pieces[number or 0].seeds
+    return _attempt_record(task.row, attempt, seeds[min(attempt, len(seeds)) - 1], failure, number)
+
+
+def _attempt_record(row: RowTask, attempt: int, seed: int, failure: Failure, number: int | None) -> dict[str, Any]:
+    """Return what every record of a failed attempt begins with; `attempt`: in this run, counted from 1."""
     record: dict[str, Any] = {
-        "attempt": len(task.row.seeds_before) + attempt,
-        "seed": seeds[min(attempt, len(seeds)) - 1],
+        "attempt": len(row.seeds_before) + attempt,
+        "seed": seed,
         "reason": failure.reason,
         "message": failure.message,
     }
-    if number is not None and task.row.is_split:
+    if number is not None and row.is_split:
         record["piece"] = number + 1
     return record
 

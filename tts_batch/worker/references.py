@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
 from tts_batch.errors import RowError
-from tts_batch.ipc.messages import ReferenceFile
+from tts_batch.ipc.messages import CheckLimits, ClipTask, ReferenceFile
 from tts_batch.records import RefAudio
 from tts_batch.worker.sound import Tail
 
@@ -47,6 +47,15 @@ class Tails:
 
     def __init__(self) -> None:
         self._tails: OrderedDict[str, Tail | None] = OrderedDict()  # least recently used first
+
+    def wanted_by(
+        self, task: ClipTask, limits: CheckLimits, key: str | None, load: Callable[[], NDArray[np.float32]]
+    ) -> Tail | None:
+        """Return the tail that a clip is searched for; None without audio, or where no reference may have leaked."""
+        has_audio = any(piece.result.audio is not None for piece in task.results)
+        if key is None or not has_audio or task.row.x_vector_only or limits.ref_correlation is None:
+            return None
+        return self.find(key, load)
 
     def find(self, key: str, load: Callable[[], NDArray[np.float32]]) -> Tail | None:
         """Return the tail of a reference; None when it cannot be read."""

@@ -1,10 +1,10 @@
-"""What a million rows cost beside their sound: seconds and memory of planning a table without references, of reading
-the journal of a run over it, as resuming and `status` do, and of such a run itself, with an engine that costs nothing.
+"""Time and memory of a million rows without synthesis: planning them, reading their journal, or a whole run.
 
     python -m benchmarks.million_rows [--rows N] [--part plan|journal|run] [--out DIR]
 
-It runs on any machine, on the tiny model. A run writes N files of 4 KB under DIR (default: the temporary folder), and
-removes them at its end. benchmarks/log.md keeps what came.
+The plan is that of a table without references; the journal is read as resuming and `status` read it; the run has an
+engine that costs nothing. Any machine will do. A run writes N files of 4 KB under DIR (default: the temporary folder)
+and removes them at its end. Results: benchmarks/log.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORDS = (
 
 
 def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25)) -> None:
-    """Sentences of so many words, at least and at most, one JSON object a line."""
+    """Write rows as JSON lines, with random sentences of `num_words` (least, most) words."""
     words, draw = WORDS.split(), random.Random(0)
     with path.open("w", encoding="utf-8") as table:
         for number in range(num_rows):
@@ -47,7 +47,7 @@ def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25))
 
 
 def measure(name: str, num_rows: int, work: Callable[[], object]) -> None:
-    """Print what `work` over `num_rows` took, and this process's peak memory so far."""
+    """Run `work` over `num_rows` and print its time and this process's peak memory so far."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -74,7 +74,7 @@ LINE = Outcome(
     effective_language="english",
     effective_speaker="vivian",
     instruct_applied=False,
-    model="tiny-noise",
+    model="tiny-random",
     engine="native",
     runner="v2",
     dtype="bfloat16",
@@ -86,7 +86,7 @@ LINE = Outcome(
 
 
 def write_journal(out: Path, num_rows: int) -> None:
-    """A line for every row of a finished run."""
+    """Write the journal of a finished run: a line for every row."""
     segment = SegmentWriter(segment_path(out / "journal", "w0", 1, 1))
     for start in range(0, num_rows, 256):
         ids = (f"row-{number:07}" for number in range(start, min(start + 256, num_rows)))
@@ -100,12 +100,12 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measure_run(folder: Path, num_rows: int) -> None:
-    """Run a table of short rows as a user would, and print how time and memory go as the rows end; then resume it."""
+    """Run a table of short rows as a user would, printing time and memory as rows end; then resume it."""
     table, out = folder / "rows.jsonl", folder / "out"
     write_table(table, num_rows, (1, 2))
-    options = ["--model", "tiny-noise", "--engine", "benchmarks.writer:create", "--device", "cpu", "--progress", "none"]
-    synth = ["synth", str(table), "--out", str(out), *options]
-    asked = False
+    model = ["--model", "tiny-random", "--engine", "benchmarks.writer:create", "--device", "cpu"]
+    synth = ["synth", str(table), "--out", str(out), *model, "--progress", "none"]
+    is_status_measured = False
     with _program(synth) as parent:
         started, lines = time.perf_counter(), _LineCount(out / "journal")
         for tenth in range(1, 10):
@@ -113,15 +113,15 @@ def measure_run(folder: Path, num_rows: int) -> None:
                 time.sleep(POLL_S)
             if parent.poll() is not None:
                 break
-            _print_standing(lines.count(), time.perf_counter() - started, parent.pid)
+            _print_usage(lines.count(), time.perf_counter() - started, parent.pid)
             if tenth == 5:
-                asked = True
+                is_status_measured = True
                 _time_program("status, while it runs", ["status", str(out)])
         status, usage = os.wait4(parent.pid, 0)[1:]
         parent.returncode = os.waitstatus_to_exitcode(status)
-    assert parent.returncode == 0 and asked, f"the run ended with status {parent.returncode}"
+    assert parent.returncode == 0 and is_status_measured, f"the run ended with status {parent.returncode}"
     wall_s = time.perf_counter() - started
-    cpu_s = usage.ru_utime + usage.ru_stime  # the worker's is in it: the parent has waited for it
+    cpu_s = usage.ru_utime + usage.ru_stime  # includes the worker, which the parent has waited for
     print(
         f"run: {num_rows:,} rows in {wall_s:.1f} s, {1e6 * wall_s / num_rows:.0f} µs a row; {cpu_s:.1f} s of CPU, "
         f"peak {usage.ru_maxrss // 1024} MB"
@@ -149,7 +149,7 @@ def _time_program(name: str, arguments: Sequence[str]) -> None:
 
 
 class _LineCount:
-    """How many rows have ended, by the lines of the journal; it reads each once."""
+    """Counts the lines of a journal, and so the rows that have ended; reads each line once."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._lines, self._offsets = journal, 0, dict[Path, int]()
@@ -164,16 +164,16 @@ class _LineCount:
         return self._lines
 
 
-def _print_standing(rows: int, wall_s: float, parent: int) -> None:
-    """Print what the parent and its workers have used until now, from /proc."""
-    told = f"{rows:,} rows after {wall_s:.0f} s"
+def _print_usage(rows: int, wall_s: float, parent: int) -> None:
+    """Print the memory and CPU time that the parent and its workers have used so far, from /proc."""
+    line = f"{rows:,} rows after {wall_s:.0f} s"
     for name, process in [("parent", parent), *(("worker", child) for child in _children(parent))]:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
         times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(times[11]) + int(times[12])) / _TICKS_PER_S
         now_mb, peak_mb = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
-        told += f"; {name} {now_mb} MB, peak {peak_mb} MB, {cpu_s:.1f} s of CPU, {1e6 * cpu_s / rows:.0f} µs a row"
-    print(told, flush=True)
+        line += f"; {name} {now_mb} MB, peak {peak_mb} MB, {cpu_s:.1f} s of CPU, {1e6 * cpu_s / rows:.0f} µs a row"
+    print(line, flush=True)
 
 
 def _children(process: int) -> list[int]:
@@ -198,9 +198,9 @@ def main() -> None:
             return
         table = Path(folder) / "rows.jsonl"
         measure("make the table", num_rows, lambda: write_table(table, num_rows))
-        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-noise")
+        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-random")
         tenth = job.model_copy(update={"limit": num_rows // 10})
-        measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # what the peak grows by is the price of rows
+        measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # the growth of the peak is the cost of rows
         measure("plan", num_rows, lambda: make_plan(job))
 
 

@@ -31,12 +31,12 @@ RELEASED = CodecDecoderConfig(
 )  # fmt: skip
 SHAPES = [(8, 100), (32, 100), (16, 325), (64, 60), (1, 100)]
 GFLOP_PER_FRAME = 4.96
-CHECKS_END_S = 52.0  # since the start; what has no answer by then is reported as failed
+CHECKS_END_S = 52.0  # since the start; later checks are reported as failed
 STARTED = time.monotonic()
 
 
 def random_decoder() -> CodecDecoder:
-    """Every tensor random, scaled so that activations stay near 1."""
+    """A decoder of random tensors, scaled so that activations stay near 1."""
     torch.manual_seed(0)
     decoder = CodecDecoder(RELEASED).cuda()
     with torch.no_grad():
@@ -56,7 +56,7 @@ def random_codes(batch: int, frames: int) -> Tensor:
 
 
 def graph_us(run: Callable[[], object], calls: int = 5, replays: int = 3) -> float:
-    """Median microseconds of a call, from a CUDA graph of several."""
+    """The median of one call, in microseconds, from a CUDA graph of several."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -89,7 +89,7 @@ def time_decoder(fast: FastCodecDecoder, label: str) -> list[str]:
 
 
 def profile(fast: FastCodecDecoder, out: Path) -> list[str]:
-    """Device time of one forward by kernel, and every kernel in order in a file."""
+    """The device time of one forward by kernel; all kernels in order go to OUT/kernels.txt."""
     codes = random_codes(32, 100)
     fast(codes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
@@ -111,10 +111,12 @@ def check(exact: CodecDecoder, fast: FastCodecDecoder, codes: Tensor) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    """Everything printed, the summary last."""
+    """Print all results, the summary last."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tune", action="store_true", help="find the best tile of every convolution first")
-    parser.add_argument("--out", type=Path, default=Path("/tmp"), help="folder of kernels.txt, the order of a forward")
+    parser.add_argument("--tune", action="store_true", help="first find the best tile of every convolution")
+    parser.add_argument(
+        "--out", type=Path, default=Path("/tmp"), help="folder of kernels.txt, the kernels of a forward"
+    )
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with Checks() if arguments.tune else nullcontext() as checks:
@@ -138,7 +140,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         log += ["", *table(), "", f"tuned: {check(exact, fast, codes)}", *time_decoder(fast, "tuned")]
     log += profile(fast, arguments.out)
-    print("\n".join(["", *log, f"{time.monotonic() - STARTED:.0f} s in all"]))
+    print("\n".join(["", *log, f"{time.monotonic() - STARTED:.0f} s in total"]))
 
 
 if __name__ == "__main__":

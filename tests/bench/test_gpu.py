@@ -7,17 +7,17 @@ import time
 import pytest
 import torch
 
-from tts_batch.bench.gpu import SAMPLE_EVERY_S, GpuWatch, forget_peak_memory, peak_memory_gib
+from tts_batch.bench.gpu import SAMPLE_EVERY_S, GpuWatch, peak_memory_gib, reset_peak_memory
 
 CPU = torch.device("cpu")
 TWO = [torch.device("cuda:0"), CPU, torch.device("cuda:1")]
 
 
 def test_a_cpu_is_not_watched() -> None:
-    forget_peak_memory([CPU])
+    reset_peak_memory([CPU])
     with GpuWatch([CPU], read=lambda device: 100) as watch:
         time.sleep(2 * SAMPLE_EVERY_S)
-    assert (watch.busy(), peak_memory_gib([CPU])) == (None, None)
+    assert (watch.utilization(), peak_memory_gib([CPU])) == (None, None)
 
 
 def test_every_gpu_is_sampled_until_the_end() -> None:
@@ -31,8 +31,8 @@ def test_every_gpu_is_sampled_until_the_end() -> None:
         time.sleep(6 * SAMPLE_EVERY_S)
     num_reads = len(reads)
     assert num_reads >= 4
-    assert watch.busy() == pytest.approx({"cuda:0": 0.3, "cuda:1": 0.9})
-    assert watch.busy(from_s=time.monotonic()) is None
+    assert watch.utilization() == pytest.approx({"cuda:0": 0.3, "cuda:1": 0.9})
+    assert watch.utilization(from_s=time.monotonic()) is None
     time.sleep(2 * SAMPLE_EVERY_S)
     assert len(reads) == num_reads
 
@@ -43,9 +43,9 @@ def test_only_what_was_read_in_between_counts() -> None:
         time.sleep(4 * SAMPLE_EVERY_S)
         middle_s = time.monotonic()
         time.sleep(4 * SAMPLE_EVERY_S)
-    earlier, later = watch.busy(to_s=middle_s), watch.busy(from_s=middle_s)
+    earlier, later = watch.utilization(to_s=middle_s), watch.utilization(from_s=middle_s)
     assert earlier and later
-    assert earlier["cuda:0"] < watch.busy()["cuda:0"] < later["cuda:0"]
+    assert earlier["cuda:0"] < watch.utilization()["cuda:0"] < later["cuda:0"]
 
 
 def test_without_nvml_nothing_is_said() -> None:
@@ -54,4 +54,4 @@ def test_without_nvml_nothing_is_said() -> None:
 
     with GpuWatch(TWO, missing) as watch:
         time.sleep(2 * SAMPLE_EVERY_S)
-    assert watch.busy() is None
+    assert watch.utilization() is None

@@ -37,7 +37,7 @@ def test_a_default_language_counts_like_the_rows_own(planner: Planner) -> None:
 def test_foreign_letters_are_remarked_where_no_language_is_given(planner: Planner, text: str) -> None:
     (note,) = planner.plan({"text": text, "speaker": "ryan"}, model="tiny").notes
     assert note.startswith(REMARK)
-    assert not planner.plan({"text": text, "speaker": "ryan"}, model="tiny-noise").notes
+    assert not planner.plan({"text": text, "speaker": "ryan"}, model="tiny-random").notes
 
 
 def test_english_is_no_matter_for_remarks(planner: Planner) -> None:
@@ -73,7 +73,7 @@ def test_texts_that_it_has_hardly_learnt_are_remarked(planner: Planner) -> None:
 
 def test_its_many_tokens_are_no_longer_speech(planner: Planner) -> None:
     row = {"text": "There are nineteen chairs in the second room.", "speaker": "ryan"}
-    (trained,), (noise,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-noise")
+    (trained,), (noise,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-random")
     assert 2.4 < trained.expected_frames / 12.5 < 4.8
     assert trained.max_frames >= 12 * trained.pieces[0].num_text_tokens
     assert noise.expected_frames > trained.expected_frames

@@ -6,6 +6,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_outcomes
 from tts_batch.worker import clip_pool
 from tts_batch.worker.clip_pool import ClipPool, ClipProcessError
+from tts_batch.worker.writer import FILE_THREADS
 
 
 def make_clip(row_id: str, finish_reason: str = "stop", reference: ReferenceFile | None = None) -> ClipTask:
@@ -179,6 +181,23 @@ def test_processes_that_cannot_start_are_an_error(tmp_path: Path, fake: Callable
     with pytest.raises(ClipProcessError, match=r"\d+ clip processes ended one after another, .* status 3") as caught:
         pool.wait_until(lambda: pool.clips.is_idle)
     assert not caught.value.disk_full
+    pool.close()
+
+
+def test_a_process_that_cannot_be_started_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(ClipProcessError, match=r"cannot be started: .* No such file"):
+        ClipPool(tmp_path, SegmentNames(tmp_path / "journal", "w0", 1, 1), 1, inherited=2)
+
+
+def test_numpy_has_one_thread_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    pool = Pool(tmp_path)
+    pool.clips.put(make_clip("a"))
+    pool.finish()
+    threads = Path(f"/proc/{pool.clips.processes[0].process.pid}/task").iterdir()
+    names = Counter((thread / "comm").read_text().strip() for thread in threads)
+    assert names.total() <= 1 + 1 + 1 + FILE_THREADS, names  # its main thread and the writer's
     pool.close()
 
 

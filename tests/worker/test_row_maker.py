@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from unittest import mock
@@ -221,6 +223,58 @@ def test_a_row_is_reported_before_its_first_request_is_added() -> None:
     assert seen[0] == (["a", "b"], [])
 
 
+def test_rows_go_in_order_and_what_is_tried_again_goes_first() -> None:
+    rows = Rows(ScriptedEngine(slots=3))
+    rows.add("a", num_pieces=2, attempts=2)
+    rows.add("b", "c", attempts=2)
+    rows.maker.feed()
+    assert [request.text for request in rows.engine.held.values()] == ["Some words."] * 3
+    first, second, third = rows.engine.held
+    assert (first.partition("\x1f")[0], second.partition("\x1f")[0], third) == ("a", "a", "b")
+    rows.engine.end("b", finish_reason="length")
+    rows.maker.step(0.0)
+    rows.retry("b", 0)
+    rows.maker.feed()
+    assert list(rows.engine.held) == [first, second, "b"]
+    rows.engine.end("b")
+    rows.feed_and_step()
+    rows.maker.feed()
+    assert list(rows.engine.held) == [first, second, "c"]
+
+
+def test_it_knows_what_is_under_way() -> None:
+    rows = Rows(ScriptedEngine(slots=1))
+    maker = rows.maker
+    assert (maker.has_rows, maker.is_making, maker.is_engine_busy, maker.wants_rows) == (False, False, False, True)
+    rows.add("a")
+    assert (maker.has_rows, maker.is_making, maker.is_engine_busy, maker.wants_rows) == (True, True, False, False)
+    maker.feed()
+    assert (maker.is_making, maker.is_engine_busy, maker.wants_rows) == (True, True, False)
+    rows.engine.end("a")
+    maker.step(0.0)
+    assert (maker.has_rows, maker.is_making, maker.is_engine_busy, maker.wants_rows) == (True, False, False, True)
+    rows.end_row("a")
+    assert (maker.has_rows, maker.num_results) == (False, 1)
+
+
+@pytest.mark.parametrize("num_pieces", [1, 2])
+def test_the_audio_of_a_row_that_ended_is_released_at_once(num_pieces: int) -> None:
+    rows = Rows()
+    rows.add("a", num_pieces=num_pieces)
+    rows.maker.feed()
+    for name in rows.engine.held:
+        rows.engine.end(name)
+    gc.disable()
+    try:
+        rows.maker.step(0.0)
+        held = [weakref.ref(piece.result.audio) for piece in rows.finishing["a"].results]
+        assert all(audio() is not None for audio in held)
+        rows.end_row("a")
+        assert [audio() for audio in held] == [None] * num_pieces
+    finally:
+        gc.enable()
+
+
 def test_only_the_pieces_at_fault_are_made_again_with_their_next_seed() -> None:
     rows = Rows()
     rows.add("a", num_pieces=2, attempts=2)
@@ -303,6 +357,22 @@ def test_a_row_over_its_time_fails_with_its_first_unfinished_piece(monkeypatch: 
     task = rows.finishing["a"]
     assert task.failure is not None
     assert (task.failure.reason, task.failed_piece, task.results) == ("time_limit", 1, ())
+
+
+def test_the_time_of_a_row_does_not_run_while_others_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    rows = Rows(ScriptedEngine(slots=1), replace(PATIENT, row_s=5.0))
+    names = [f"r{number}" for number in range(20)]
+    rows.add(*names)
+    for name in names:
+        rows.maker.feed()
+        now[0] += 3.0
+        rows.engine.end(name)
+        rows.maker.step(0.0)
+        assert rows.finishing[name].failure is None
+        rows.end_row(name)
+    assert not rows.maker.has_rows
 
 
 def test_a_stop_lets_begun_rows_end_and_leaves_the_others_pending() -> None:

@@ -1,4 +1,4 @@
-"""What a Qwen3-TTS checkpoint's JSON files say, read strictly into frozen dataclasses. Loads no torch."""
+"""A checkpoint's configuration: its JSON files, read strictly into frozen dataclasses. Loads no torch."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ class ModelConfig:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str | bool]
     supported_languages: tuple[str, ...] = field(init=False)
-    """The names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
+    """The names that a request may give, "auto" first. A dialect is chosen by its speaker, not by name."""
 
     def __post_init__(self) -> None:
         spoken = (name for name in self.languages if not name.endswith("_dialect"))
-        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: every row of a table asks
+        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: it is read for every row of a table
 
     @property
     def takes_instruct(self) -> bool:
@@ -164,21 +164,13 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecDecoderConfig:
+class CodecDecoderConfig(StackConfig):
     """decoder_config of the speech tokenizer. Stored codebooks are `codebook_dim // 2` wide."""
 
     codebook_size: int
     codebook_dim: int
     latent_dim: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     sliding_window: int
-    rope_theta: float
-    rms_norm_eps: float
     num_quantizers: int
     num_semantic_quantizers: int
     decoder_dim: int
@@ -226,7 +218,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds no JSON object")
+        raise ConfigError(f"{path} is not a JSON object")
     return values
 
 
@@ -258,7 +250,7 @@ def _get(values: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
 
 
 def _expect(values: Mapping[str, Any], where: str, **supported: Any) -> None:
-    """Refuse a key that is there with another value than the one this network implements."""
+    """Reject a key that is present with another value than the one this network implements."""
     for key, value in supported.items():
         if values.get(key, value) != value:
             raise ConfigError(f"{where}: {key} is {values[key]!r}; only {value!r} is supported")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup
     from tts_batch.plan.rows import PlannedRow
 
-NOISY = ("tiny-noise", "tiny-random")  # they make noise of any length, whatever the text
+NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
 MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
 
 NEW_SEED_HELPS: tuple[Reason, ...] = (

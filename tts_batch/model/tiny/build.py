@@ -1,4 +1,4 @@
-"""build_tiny: writes a tiny checkpoint into the cache, once, whoever asks first."""
+"""build_tiny writes a tiny checkpoint into the cache, once for all processes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tts_batch.model.tiny.clock import add_clock, keep_spoken_codes_unheard
 from tts_batch.model.tiny.shapes import codec_shapes, model_shapes
 from tts_batch.model.tiny.tensors import save_tensors
-from tts_batch.model.tiny.values import Array, codec_values, model_values, to_bfloat16
+from tts_batch.model.tiny.values import codec_values, model_values, to_bfloat16
 from tts_batch.model.tiny.voice import FILES, VOICE, voice_codec, voice_weights
 
 VERSION = 5  # part of the cache key: raise it whenever the content of a checkpoint changes
 
-NAMES = ("tiny", "tiny-noise", "tiny-random")
+NAMES = ("tiny", "tiny-random")
 SEEDS = {
     ("base", "1b7"): 80,
     ("custom_voice", "1b7"): 1,
@@ -31,7 +30,7 @@ SEEDS = {
 }
 """The released kinds and sizes, with the seed of each one's random weights."""
 
-# tiny-random: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
+# By seed: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
 EOS_GAIN = {80: 0.5, 1: 4.0, 2: 2.8, 3: 1.0, 4: 1.0}
 CODEC_SEED = 0
 
@@ -53,8 +52,9 @@ def build_tiny(name: str, kind: str, size: str = "1b7", cache_dir: Path | None =
 
     `name` is one of NAMES; `kind` base, custom_voice or voice_design; `size` "1b7" or "0b6" (structure only: all are
     small, and the trained `tiny` is "1b7"); `cache_dir` None: the folder that TTS_BATCH_CACHE names, or
-    ~/.cache/tts-batch. Any number of processes may ask at once: each builds aside, the first
-    rename wins. Raises ValueError for a combination that was never released, OSError when the folder cannot be written.
+    ~/.cache/tts-batch. Several processes may call it at the same time: each builds in a temporary folder, and the
+    first rename wins. Raises ValueError for a combination that was never released, OSError when the folder cannot be
+    written.
     """
     if name not in NAMES:
         raise ValueError(f"no tiny checkpoint is called {name!r}: {', '.join(NAMES)}")
@@ -65,16 +65,16 @@ def build_tiny(name: str, kind: str, size: str = "1b7", cache_dir: Path | None =
     folder = (cache_dir or _default_cache_dir()) / f"{name}-{kind}-{size}-v{VERSION}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            write_checkpoint(aside, name, kind, size)
-            aside.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from others
-            aside.rename(folder)
+            write_checkpoint(temporary, name, kind, size)
+            temporary.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from others
+            temporary.rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was first, with the same content
+            if not folder.is_dir():  # otherwise another process built the same content first
                 raise
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -95,22 +95,15 @@ def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
     if trained:
         weights, codec = voice_weights(shapes), voice_codec(codec_shapes(codec_config))
     else:
-        random_weights = model_values(shapes, SEEDS[kind, size])
+        seed = SEEDS[kind, size]
+        random_weights = model_values(shapes, seed)
+        eos_id = config["talker_config"]["codec_eos_token_id"]
+        random_weights["talker.codec_head.weight"][eos_id] *= np.float32(EOS_GAIN[seed])
+        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
         calibration = _read_json(_DATA / "calibration.json")
         codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
-        _steer(name, random_weights, codec, config, SEEDS[kind, size])
-        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
     save_tensors(folder / "model.safetensors", weights, "BF16")
     save_tensors(folder / "speech_tokenizer/model.safetensors", codec, "F32")
-
-
-def _steer(name: str, weights: dict[str, Array], codec: dict[str, Array], config: dict[str, Any], seed: int) -> None:
-    """Change random weights in place so that clips may end."""
-    if name == "tiny-noise":
-        add_clock(weights, config)
-        keep_spoken_codes_unheard(codec)
-    else:
-        weights["talker.codec_head.weight"][config["talker_config"]["codec_eos_token_id"]] *= np.float32(EOS_GAIN[seed])
 
 
 def _config(source: Traversable, kind: str, size: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Turn training states into checkpoints in the official layout.
+"""Converts training states to checkpoints in the official layout.
 
     python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/unjudged]
 
@@ -102,7 +102,7 @@ def widen(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shorten(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor with its last rows stored once, if they are all alike."""
+    """Every tensor, with equal last rows stored once."""
     short = {}
     for name, value in state.items():
         differs = (value != value[-1]).flatten(1).any(1) if value.dim() > 1 else value != value[-1]

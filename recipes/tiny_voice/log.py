@@ -1,4 +1,4 @@
-"""What training reports: lines to the screen and the same, with every number, to a file of JSON lines."""
+"""Training logs: lines on the screen, and the same numbers as JSON lines in a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Log:
-    """A log that can be read while it grows."""
+    """A log file that can be read during training."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ class Log:
         print(f"[{time.monotonic() - self._start:6.1f} s] {text}", flush=True)
 
     def row(self, **values: float | Tensor) -> None:
-        """Write named numbers. Reading a tensor waits for the device, so do it seldom."""
+        """Write named numbers. Reading a tensor waits for the device, so call it rarely."""
         numbers = {n: float(v.detach() if isinstance(v, Tensor) else v) for n, v in values.items()}
         self.say("  ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
         self._file.write(json.dumps(numbers) + "\n")

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 TWO = [torch.device("cuda:0"), CPU, torch.device("cuda:1")]
 
 
-def test_a_cpu_is_not_watched() -> None:
+def test_a_cpu_has_no_utilization() -> None:
     reset_peak_memory([CPU])
     with GpuWatch([CPU], read=lambda device: 100) as watch:
         time.sleep(2 * SAMPLE_EVERY_S)
@@ -48,7 +48,7 @@ def test_only_what_was_read_in_between_counts() -> None:
     assert earlier["cuda:0"] < watch.utilization()["cuda:0"] < later["cuda:0"]
 
 
-def test_without_nvml_nothing_is_said() -> None:
+def test_without_nvml_there_is_no_utilization() -> None:
     def missing(device: torch.device) -> int:
         raise ModuleNotFoundError("pynvml")
 

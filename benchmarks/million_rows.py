@@ -74,7 +74,7 @@ LINE = Outcome(
     effective_language="english",
     effective_speaker="vivian",
     instruct_applied=False,
-    model="tiny-noise",
+    model="tiny-random",
     engine="native",
     runner="v2",
     dtype="bfloat16",
@@ -103,8 +103,8 @@ def measure_run(folder: Path, num_rows: int) -> None:
     """Run a table of short rows as a user would, and print how time and memory go as the rows end; then resume it."""
     table, out = folder / "rows.jsonl", folder / "out"
     write_table(table, num_rows, (1, 2))
-    options = ["--model", "tiny-noise", "--engine", "benchmarks.writer:create", "--device", "cpu", "--progress", "none"]
-    synth = ["synth", str(table), "--out", str(out), *options]
+    engine = ["--model", "tiny-random", "--engine", "benchmarks.writer:create", "--device", "cpu"]
+    synth = ["synth", str(table), "--out", str(out), *engine, "--progress", "none"]
     asked = False
     with _program(synth) as parent:
         started, lines = time.perf_counter(), _LineCount(out / "journal")
@@ -198,7 +198,7 @@ def main() -> None:
             return
         table = Path(folder) / "rows.jsonl"
         measure("make the table", num_rows, lambda: write_table(table, num_rows))
-        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-noise")
+        job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-random")
         tenth = job.model_copy(update={"limit": num_rows // 10})
         measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # what the peak grows by is the price of rows
         measure("plan", num_rows, lambda: make_plan(job))

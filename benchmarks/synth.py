@@ -109,7 +109,7 @@ def main() -> None:
         job = JobConfig(
             data=(str(table),),
             out=Path(folder) / "out",
-            model=args.model or "tiny-noise",  # with a shape it is for the plan alone
+            model=args.model or "tiny-random",  # with a shape it is for the plan alone
             engine="benchmarks.synth:create",
             device=args.device,
             runner="v2",

@@ -79,7 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.out) as folder:
         table = Path(folder) / "rows.jsonl"
         write_table(table, args.rows)
-        options = {"model": "tiny-noise", "device": "cpu", "engine": "benchmarks.writer:create", "progress": "none"}
+        options = {"model": "tiny-random", "device": "cpu", "engine": "benchmarks.writer:create", "progress": "none"}
         job = JobConfig(data=(str(table),), out=Path(folder) / "out", format=args.format, **options)
         summary = run_job(job)
         worker = resource.getrusage(resource.RUSAGE_CHILDREN)

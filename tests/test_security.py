@@ -98,7 +98,7 @@ def test_a_pickle_is_never_loaded(planner: Planner, tmp_path: Path, name: str) -
         config = planner.config({**CLONE, "ref_audio": name})
         assert make_plan(config, deep=True).failures == {"ref_unreadable": 1}
         pq.write_table(pa.table({"text": ["a"], "ref_audio": [data], "ref_text": ["b"]}), planner.folder / "t.parquet")
-        by_bytes = JobConfig(data=(str(planner.folder / "t.parquet"),), out=tmp_path / "out", model="tiny-noise")
+        by_bytes = JobConfig(data=(str(planner.folder / "t.parquet"),), out=tmp_path / "out", model="tiny-random")
         assert make_plan(by_bytes, deep=True).failures == {"ref_unreadable": 1}
     assert not mark.exists()
     pickle.loads(pickle.dumps(Trap(mark)))
@@ -111,7 +111,7 @@ def test_a_pickle_in_a_schema_is_never_loaded(planner: Planner, tmp_path: Path) 
     trap = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Trap(mark))}
     schema = pa.schema([("text", pa.string()), ("speaker", pa.string()), pa.field("x", pa.int64(), metadata=trap)])
     pq.write_table(pa.table([["a"], ["ryan"], [1]], schema=schema), planner.folder / "t.parquet")
-    config = JobConfig(data=(str(planner.folder / "t.parquet"),), out=tmp_path / "out", model="tiny-noise")
+    config = JobConfig(data=(str(planner.folder / "t.parquet"),), out=tmp_path / "out", model="tiny-random")
     assert make_plan(config).num_planned == 1
     assert not mark.exists()
 
@@ -140,7 +140,7 @@ def _prompt(checkpoint: Checkpoint, tokenizer: TextTokenizer, task: Task, additi
 
 @pytest.mark.parametrize("task", ["base", "custom_voice", "voice_design"])
 def test_no_cell_reaches_the_template_as_a_control_token(task: Task) -> None:
-    checkpoint = find_checkpoint("tiny-noise", task=task)
+    checkpoint = find_checkpoint("tiny-random", task=task)
     tokenizer = TextTokenizer(checkpoint.path)
     plain, hostile = (_prompt(checkpoint, tokenizer, task, addition) for addition in ("", CONTROL))
     first_control = checkpoint.config.im_start_token_id

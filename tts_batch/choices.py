@@ -57,7 +57,7 @@ __all__ = [
 Task = Literal["base", "custom_voice", "voice_design"]
 """The kind of a checkpoint, and of a row: a cloned, a built-in or a described voice."""
 
-TinyModel = Literal["tiny", "tiny-noise", "tiny-random"]
+TinyModel = Literal["tiny", "tiny-random"]
 """Models that come with the package, in all three tasks."""
 
 Format = Literal["wav", "wav24", "wavf32", "flac", "mp3", "opus"]

@@ -41,7 +41,7 @@ def test_synth_resumes_and_status_shows_it(table: Path, tmp_path: Path, capsys: 
         "--out",
         str(tmp_path / "out"),
         "--model",
-        "tiny-noise",
+        "tiny",
         "--progress",
         "none",
         "--json",
@@ -66,7 +66,7 @@ def test_synth_writes_nothing_to_stdout_and_returns_3_when_rows_fail(
 ) -> None:
     table.write_text(MIXED)
     out = tmp_path / "out"
-    assert main(["synth", str(table), "--out", str(out), "--model", "tiny-noise"]) == ExitStatus.SOME_FAILED
+    assert main(["synth", str(table), "--out", str(out), "--model", "tiny"]) == ExitStatus.SOME_FAILED
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "failed=1" in captured.err
@@ -92,7 +92,7 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     ],
 )
 def test_what_cannot_be_used_is_2(args: list[str], words: str, table: Path, tmp_path: Path, capsys: Output) -> None:
-    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny-noise"]
+    command = ["synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny-random"]
     assert main([*command, *args]) == ExitStatus.USAGE
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -118,19 +118,19 @@ def test_a_model_that_is_unavailable_is_5(table: Path, tmp_path: Path, capsys: O
 
 
 def test_plan_checks_and_estimates(table: Path, tmp_path: Path, capsys: Output) -> None:
-    assert main(["plan", str(table), "--model", "tiny-noise"]) == ExitStatus.OK
-    assert capsys.readouterr().out.startswith("1 rows: 1 to make, 0 would fail\n  tiny-noise (custom_voice): 1 rows")
+    assert main(["plan", str(table), "--model", "tiny-random"]) == ExitStatus.OK
+    assert capsys.readouterr().out.startswith("1 rows: 1 to make, 0 would fail\n  tiny-random (custom_voice): 1 rows")
     table.write_text(MIXED)
-    assert main(["plan", str(table), "--model", "tiny-noise", "--json"]) == ExitStatus.SOME_FAILED
+    assert main(["plan", str(table), "--model", "tiny-random", "--json"]) == ExitStatus.SOME_FAILED
     assert read_json(capsys)["failures"] == {"empty_text": 1}
-    assert main(["plan", str(table), "--model", "tiny-noise"]) == ExitStatus.SOME_FAILED
+    assert main(["plan", str(table), "--model", "tiny-random"]) == ExitStatus.SOME_FAILED
     assert "rows.csv:3" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]  # nothing is written
 
 
 def test_plan_estimates_a_run_and_names_the_measurements_behind_it(tmp_path: Path, capsys: Output) -> None:
     checkpoint = tmp_path / "as-wide-as-the-released"
-    shutil.copytree(build_tiny("tiny-noise", "custom_voice"), checkpoint)
+    shutil.copytree(build_tiny("tiny-random", "custom_voice"), checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
     config["talker_config"]["hidden_size"] = 2048
     (checkpoint / "config.json").write_text(json.dumps(config))
@@ -153,7 +153,7 @@ def test_plan_estimates_a_run_and_names_the_measurements_behind_it(tmp_path: Pat
 def test_voices_are_those_of_the_checkpoint(capsys: Output) -> None:
     assert main(["voices", "--json"]) == ExitStatus.OK
     released = read_json(capsys)
-    assert main(["voices", "--json", "--model", "tiny-noise"]) == ExitStatus.OK
+    assert main(["voices", "--json", "--model", "tiny-random"]) == ExitStatus.OK
     tiny = read_json(capsys)
     by_name = {speaker["name"]: speaker for speaker in released["speakers"]}
     assert by_name == {speaker["name"]: speaker for speaker in tiny["speakers"]}

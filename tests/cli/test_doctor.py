@@ -39,9 +39,7 @@ def test_a_package_that_is_too_old_is_a_problem(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base", "voice_design"])
 def test_a_good_checkpoint_speaks(kind: str, capsys: Output) -> None:
-    assert (
-        main(["doctor", "--json", "--device", "cpu", "--model", str(build_tiny("tiny-noise", kind))]) == ExitStatus.OK
-    )
+    assert main(["doctor", "--json", "--device", "cpu", "--model", str(build_tiny("tiny", kind))]) == ExitStatus.OK
     found = findings(capsys)
     assert kind in found["checkpoint"][1]
     assert {found[subject][0] for subject in ("checkpoint", "tokenizer", "weights", "clip")} == {"ok"}
@@ -49,7 +47,7 @@ def test_a_good_checkpoint_speaks(kind: str, capsys: Output) -> None:
 
 def test_a_missing_tensor_is_named(tmp_path: Path, capsys: Output) -> None:
     folder = tmp_path / "broken"
-    shutil.copytree(build_tiny("tiny-noise", "custom_voice"), folder)
+    shutil.copytree(build_tiny("tiny-random", "custom_voice"), folder)
     tensors = load_file(folder / "model.safetensors")
     name = sorted(tensors)[0]
     del tensors[name]
@@ -71,7 +69,7 @@ def test_comparing_needs_a_model(capsys: Output) -> None:
 
 
 def test_comparing_without_the_official_package_says_where_to_put_it(capsys: Output) -> None:
-    args = ["doctor", "--json", "--device", "cpu", "--model", "tiny-noise", "--compare-official"]
+    args = ["doctor", "--json", "--device", "cpu", "--model", "tiny-random", "--compare-official"]
     assert main([*args, "--official-python", "/no/such/python"]) == ExitStatus.SOME_FAILED
     level, detail = findings(capsys)["official"]
     assert level == "problem"

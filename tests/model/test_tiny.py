@@ -23,11 +23,6 @@ CHECKSUMS = {
     ("tiny-random", "voice_design", "1b7"): ("551a3c7b6e174294", "b32b98a0151c61cf"),
     ("tiny-random", "custom_voice", "0b6"): ("a614fe994e50150f", "b32b98a0151c61cf"),
     ("tiny-random", "base", "0b6"): ("15a00d3e4c18d446", "b32b98a0151c61cf"),
-    ("tiny-noise", "base", "1b7"): ("0fbf9d6460212144", "fced1e6c892c847a"),
-    ("tiny-noise", "custom_voice", "1b7"): ("3008a8ebee67bf73", "fced1e6c892c847a"),
-    ("tiny-noise", "voice_design", "1b7"): ("fe2471db096492a0", "fced1e6c892c847a"),
-    ("tiny-noise", "custom_voice", "0b6"): ("08a0b29b36907a8a", "fced1e6c892c847a"),
-    ("tiny-noise", "base", "0b6"): ("df248b497500fa45", "fced1e6c892c847a"),
     ("tiny", "base", "1b7"): ("28ebedf3f5e841b9", "03b7917611622cea"),
     ("tiny", "custom_voice", "1b7"): ("8b55440572e63575", "03b7917611622cea"),
     ("tiny", "voice_design", "1b7"): ("8b55440572e63575", "03b7917611622cea"),
@@ -39,7 +34,7 @@ import sys
 from tts_batch.model.tiny import build_tiny
 print("ready", flush=True)
 sys.stdin.readline()
-print(build_tiny("tiny-noise", "base"))
+print(build_tiny("tiny-random", "base"))
 """
 
 
@@ -82,9 +77,9 @@ def test_the_trained_weights_are_a_small_part_of_the_package() -> None:
 
 
 def test_what_is_cached_is_not_built_again(empty_cache: Path) -> None:
-    folder = build_tiny("tiny-noise", "voice_design")
+    folder = build_tiny("tiny-random", "voice_design")
     before = (folder / "model.safetensors").stat()
-    assert build_tiny("tiny-noise", "voice_design") == folder
+    assert build_tiny("tiny-random", "voice_design") == folder
     assert (folder / "model.safetensors").stat() == before
 
 
@@ -105,22 +100,22 @@ def test_builders_in_a_race_end_with_one_whole_checkpoint(empty_cache: Path) -> 
     folders = {Path(builder.communicate()[0].strip()) for builder in builders}
     assert [builder.returncode for builder in builders] == [0] * NUM_BUILDERS
     assert list(empty_cache.iterdir()) == list(folders)
-    assert checksums(folders.pop()) == CHECKSUMS["tiny-noise", "base", "1b7"]
+    assert checksums(folders.pop()) == CHECKSUMS["tiny-random", "base", "1b7"]
 
 
 def test_a_build_that_fails_leaves_nothing(empty_cache: Path) -> None:
     empty_cache.mkdir()
-    (empty_cache / "tiny-noise-base-1b7-v5").write_text("in the way")
-    with pytest.raises(OSError, match="tiny-noise-base-1b7-v5"):
-        build_tiny("tiny-noise", "base")
-    assert [path.name for path in empty_cache.iterdir()] == ["tiny-noise-base-1b7-v5"]
+    (empty_cache / "tiny-random-base-1b7-v5").write_text("in the way")
+    with pytest.raises(OSError, match="tiny-random-base-1b7-v5"):
+        build_tiny("tiny-random", "base")
+    assert [path.name for path in empty_cache.iterdir()] == ["tiny-random-base-1b7-v5"]
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "size", "named"),
     [
-        ("tiny-noise", "voice_design", "0b6", "0b6 voice_design"),
-        ("tiny-noise", "music", "1b7", "music"),
+        ("tiny-random", "voice_design", "0b6", "0b6 voice_design"),
+        ("tiny-random", "music", "1b7", "music"),
         ("tiny", "base", "0b6", "1b7 alone"),
         ("small", "base", "1b7", "small"),
     ],
@@ -131,7 +126,7 @@ def test_what_was_never_released_is_refused(name: str, kind: str, size: str, nam
 
 
 def test_a_cache_can_be_named(empty_cache: Path, tmp_path: Path) -> None:
-    assert build_tiny("tiny-noise", "base", cache_dir=tmp_path / "other").parent == tmp_path / "other"
+    assert build_tiny("tiny-random", "base", cache_dir=tmp_path / "other").parent == tmp_path / "other"
     assert not empty_cache.exists()
 
 

@@ -25,7 +25,7 @@ class Planner:
         table = self.folder / "t.jsonl"
         if rows:
             table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return JobConfig(data=(str(table),), out=self.folder / "out", **{"model": "tiny-noise", **options})
+        return JobConfig(data=(str(table),), out=self.folder / "out", **{"model": "tiny-random", **options})
 
     def plan(self, *rows: dict[str, Any], **options: Any) -> Plan:
         return make_plan(self.config(*rows, **options))

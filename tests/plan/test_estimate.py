@@ -17,7 +17,7 @@ LOG = Path(__file__).parents[2] / "benchmarks" / "log.md"
 
 
 def test_figures_are_those_of_the_log() -> None:
-    checkpoint = find_checkpoint("tiny-noise")
+    checkpoint = find_checkpoint("tiny-random")
     talker = replace(checkpoint.config.talker, hidden_size=2048)
     speed = speed_of(replace(checkpoint, config=replace(checkpoint.config, talker=talker)))
     assert speed is not None
@@ -31,7 +31,7 @@ def test_figures_are_those_of_the_log() -> None:
 
 def test_a_plan_shows_memory_always_and_time_where_it_was_measured(planner: Planner) -> None:
     shown = planner.plan({"text": "Hello there.", "speaker": "ryan"}).to_dict()["models"][0]
-    folder = build_tiny("tiny-noise", "custom_voice")
+    folder = build_tiny("tiny-random", "custom_voice")
     assert shown["weights_bytes"] == sum(file.stat().st_size for file in folder.glob("**/*.safetensors")) > 1e6
     assert shown["cache_bytes_per_row"] > 32 * 2 * 2
     assert (shown["gpu_hours"], shown["measured"]) == (None, None)
@@ -39,7 +39,7 @@ def test_a_plan_shows_memory_always_and_time_where_it_was_measured(planner: Plan
 
 def test_memory_of_the_released_shape() -> None:
     """28 layers of 8 heads of 128 in bfloat16, keys and values: 112 KiB a position."""
-    checkpoint = find_checkpoint("tiny-noise")
+    checkpoint = find_checkpoint("tiny-random")
     talker = replace(checkpoint.config.talker, num_hidden_layers=28, num_key_value_heads=8, head_dim=128)
     released = replace(checkpoint, config=replace(checkpoint.config, talker=talker))
     assert cache_bytes(released, 1) == 112 * 1024

@@ -42,7 +42,7 @@ def fingerprint(planner: Planner, row: dict[str, Any], **options: Any) -> str:
         ({}, {"dtype": "bfloat16"}),
         ({}, {"engine": "package.module:factory"}),
         ({}, {"runner": "v2"}),
-        ({}, {"model": "tiny-random"}),
+        ({}, {"model": "tiny"}),
         ({}, {"trim": True}),
     ],
     ids=str,
@@ -109,7 +109,7 @@ def test_the_transcript_does_not_count_where_it_is_dropped(planner: Planner) -> 
 
 
 def test_the_model_counts_by_its_weights_wherever_it_lies(planner: Planner, tmp_path: Path) -> None:
-    here = build_tiny("tiny-noise", "base")
+    here = build_tiny("tiny-random", "base")
     there = tmp_path / "moved"
     shutil.copytree(here, there)
     assert fingerprint(planner, ROW, model=str(there)) == fingerprint(planner, ROW)
@@ -124,5 +124,5 @@ def test_a_runs_settings_name_what_differs(planner: Planner) -> None:
     theirs = planner.plan(row, temperature=0.5, device="cpu", limit=1, seed=3).settings
     assert differing_keys(ours, theirs) == ["seed", "temperature"]
     assert run_fingerprint(ours) != run_fingerprint(theirs)
-    assert differing_keys(ours, planner.plan(row, model="tiny-random").settings) == ["weights_custom_voice"]
+    assert differing_keys(ours, planner.plan(row, model="tiny").settings) == ["weights_custom_voice"]
     assert set(ours) <= {*JobConfig.model_fields, "semantics", "weights_custom_voice"}

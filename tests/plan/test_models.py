@@ -22,7 +22,7 @@ def test_tiny_takes_the_task_of_each_row(planner: Planner) -> None:
     tasks = ["custom_voice", "base", "voice_design", "custom_voice", "base"]
     assert [item.row.task for item in planned] == tasks
     assert [item.model_group.task for item in planned if item.model_group] == tasks
-    assert {item.model_group.name for item in planned if item.model_group} == {"tiny-noise"}
+    assert {item.model_group.name for item in planned if item.model_group} == {"tiny-random"}
 
 
 def test_a_mixed_table_has_a_group_for_each_checkpoint(planner: Planner) -> None:

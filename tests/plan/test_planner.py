@@ -173,7 +173,7 @@ def test_planning_loads_no_torch(planner: Planner) -> None:
     program = (
         "import sys; from pathlib import Path; from tts_batch.config import JobConfig;"
         "from tts_batch.plan.planner import iter_planned, make_plan;"
-        f"config = JobConfig(data=({str(planner.folder / 't.jsonl')!r},), out=Path('out'), model='tiny-noise');"
+        f"config = JobConfig(data=({str(planner.folder / 't.jsonl')!r},), out=Path('out'), model='tiny-random');"
         "plan = make_plan(config); assert len(list(iter_planned(config, plan))) == 2;"
         "assert plan.num_failed == 0;"
         "print({'torch', 'librosa', 'transformers', 'ray'} & set(sys.modules))"

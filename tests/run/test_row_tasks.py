@@ -33,7 +33,7 @@ def test_an_engine_gets_the_job_s_settings(setting: str, field: str, value: obje
     assert getattr(given, field) == value
 
 
-@pytest.mark.parametrize(("name", "checked"), [("tiny", True), ("tiny-noise", False), ("tiny-random", False)])
+@pytest.mark.parametrize(("name", "checked"), [("tiny", True), ("tiny-random", False)])
 def test_what_speaks_is_held_to_the_length_of_its_text(name: str, checked: bool) -> None:
     limits = clip_rules(build_config({"data": ("a.csv",), "out": "wavs"}), SimpleNamespace(name=name)).limits
     assert [limit is not None for limit in (limits.too_long_factor, limits.too_short_factor)] == [checked] * 2

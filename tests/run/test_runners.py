@@ -24,7 +24,7 @@ def test_the_same_manifest(tmp_path: Path) -> None:
     manifests = {}
     for runner in ("v1", "v2"):
         out = tmp_path / runner
-        command = ["synth", str(table), "--out", str(out), "--model", "tiny-noise", "--greedy", "--runner", runner]
+        command = ["synth", str(table), "--out", str(out), "--model", "tiny", "--greedy", "--runner", runner]
         assert main([*command, "--progress", "none"]) == 3  # two rows cannot be spoken
         manifests[runner] = pq.read_table(out / "manifest.parquet").to_pylist()
     for one, two in zip(manifests["v1"], manifests["v2"], strict=True):

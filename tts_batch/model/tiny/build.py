@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tts_batch.model.tiny.clock import add_clock, keep_spoken_codes_unheard
 from tts_batch.model.tiny.shapes import codec_shapes, model_shapes
 from tts_batch.model.tiny.tensors import save_tensors
-from tts_batch.model.tiny.values import Array, codec_values, model_values, to_bfloat16
+from tts_batch.model.tiny.values import codec_values, model_values, to_bfloat16
 from tts_batch.model.tiny.voice import FILES, VOICE, voice_codec, voice_weights
 
 VERSION = 5  # part of the cache key: raise it whenever the content of a checkpoint changes
 
-NAMES = ("tiny", "tiny-noise", "tiny-random")
+NAMES = ("tiny", "tiny-random")
 SEEDS = {
     ("base", "1b7"): 80,
     ("custom_voice", "1b7"): 1,
@@ -98,19 +97,11 @@ def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
         random_weights = model_values(shapes, SEEDS[kind, size])
         calibration = _read_json(_DATA / "calibration.json")
         codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
-        _steer(name, random_weights, codec, config, SEEDS[kind, size])
+        eos = config["talker_config"]["codec_eos_token_id"]
+        random_weights["talker.codec_head.weight"][eos] *= np.float32(EOS_GAIN[SEEDS[kind, size]])
         weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
     save_tensors(folder / "model.safetensors", weights, "BF16")
     save_tensors(folder / "speech_tokenizer/model.safetensors", codec, "F32")
-
-
-def _steer(name: str, weights: dict[str, Array], codec: dict[str, Array], config: dict[str, Any], seed: int) -> None:
-    """Change random weights in place so that clips may end."""
-    if name == "tiny-noise":
-        add_clock(weights, config)
-        keep_spoken_codes_unheard(codec)
-    else:
-        weights["talker.codec_head.weight"][config["talker_config"]["codec_eos_token_id"]] *= np.float32(EOS_GAIN[seed])
 
 
 def _config(source: Traversable, kind: str, size: str) -> dict[str, Any]:

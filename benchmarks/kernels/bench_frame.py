@@ -1,7 +1,7 @@
 """Time one frame of runner v2 at the released 1.7B shape, random weights: whole and in parts, eager and replayed.
 
-    python benchmarks/kernels/bench_frame.py [--rows 64 256 512 1024] [--context 120] [--profile FILE]
-    python benchmarks/kernels/bench_frame.py --rows 1 8 16 24 --small-batch 0 16
+    python -m benchmarks.kernels.bench_frame [--rows 64 256 512 1024] [--context 120] [--profile FILE]
+    python -m benchmarks.kernels.bench_frame --rows 1 8 16 24 --small-batch 0 16
 
 Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
 --small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve, which
@@ -12,14 +12,13 @@ take 16 at most.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from benchmarks.kernels.timing import capture, median_ms
 from tts_batch.engine.kernels.small_batch import MOST_ROWS
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
@@ -87,32 +86,6 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     return FrameLoop(weights, state, kv, EOS_ID, DEFAULT_LIMITS), torch.arange(rows, dtype=torch.int32, device="cuda")
 
 
-def timed_ms(run: Callable[[], object], repeats: int) -> float:
-    """Median milliseconds by device events."""
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
-def graph_of(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Warm up, then capture."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
 def measure(weights: PackedTalker, rows: int, context: int, profile: str | None = None) -> str:
     """A line of the table, from its third column on."""
     loop, slots = build_state(weights, rows, context, max_frames=200)
@@ -122,10 +95,10 @@ def measure(weights: PackedTalker, rows: int, context: int, profile: str | None 
     run_frame()
     torch.cuda.synchronize()
     first_s = time.monotonic() - started_s
-    eager_ms = timed_ms(run_frame, 4)
-    graph = graph_of(run_frame)
-    frame_ms = timed_ms(graph.replay, 30)
-    predictor_ms = timed_ms(graph_of(partial(loop._choose_codes, slots, hidden)).replay, 20)
+    eager_ms = median_ms(run_frame, 4)
+    graph = capture(run_frame)
+    frame_ms = median_ms(graph.replay, 30)
+    predictor_ms = median_ms(capture(partial(loop._choose_codes, slots, hidden)).replay, 20)
     if profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
             for _ in range(3):

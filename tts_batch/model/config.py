@@ -164,21 +164,13 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecDecoderConfig:
+class CodecDecoderConfig(StackConfig):
     """decoder_config of the speech tokenizer. Stored codebooks are `codebook_dim // 2` wide."""
 
     codebook_size: int
     codebook_dim: int
     latent_dim: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     sliding_window: int
-    rope_theta: float
-    rms_norm_eps: float
     num_quantizers: int
     num_semantic_quantizers: int
     decoder_dim: int

@@ -157,6 +157,13 @@ def test_urls_are_refused_unless_they_are_allowed(server: WebServer, read: ReadR
     assert not server.asked
 
 
+def test_a_url_may_name_a_part_of_its_recording(server: WebServer, fetcher: Fetcher, tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text("text\tref_audio\n" + "".join(f"a\t{server.url('/b.wav')}{part}\n" for part in ("", "#t=1,2")))
+    whole, part = (load_reference(row.ref_audio) for row in read(table, fetcher) if row.ref_audio)
+    assert (whole.size, part.size) == (72_000, 24_000) and server.asked == {"/b.wav": 1}
+
+
 def test_a_plan_without_urls_loads_no_http_client() -> None:
     code = "import sys, tts_batch.plan.planner; sys.exit(bool({'httpx', 'httpcore'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

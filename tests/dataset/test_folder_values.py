@@ -11,7 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.dataset.support import ReadRows
+from tts_batch.config import JobConfig
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.rows import read_rows, read_tables
 from tts_batch.errors import UsageError
+from tts_batch.memory_table import RowsTable, as_arrow, write_table
 
 
 def write(path: Path, **columns: str) -> None:
@@ -81,3 +85,13 @@ def test_a_late_key_of_the_same_name_is_an_error_too(read: ReadRows) -> None:
     (folder / "t.jsonl").write_text('{"text": "a"}\n' * 1500 + '{"text": "a", "speaker": "vivian"}\n')
     with pytest.raises(UsageError, match="the column 'speaker', and the folder"):
         read("speaker=ryan")
+
+
+def test_rows_from_python_have_no_folder_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "speaker=anna"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = JobConfig(data=(str(write_table(as_arrow([{"text": "a"}]), folder, {})),), out=folder)
+    (row,) = read_rows(config)
+    (spoken,) = read_tables([RowsTable([{"text": "a"}])], config, Notes(), with_extras=False)
+    assert row.speaker is None and spoken.speaker is None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.dataset.layouts import name_fields
 from tts_batch.errors import UsageError
 
 SAID = ["The boat left at dawn.", "Nobody saw it go.", "It was cold on the pier."]
@@ -85,11 +88,14 @@ AMBIGUOUS = {
         ["id|speaker_id|text", "id|text|speaker_id"],
     ),
     "a text or an id": (lines(("The boat left", "anna")), ["id|text", "speaker_id|text"]),
-    "a word and who says it": (lines(*(("w1", "go"), ("w2", "go"))), ["id|text", "text|speaker_id"]),
+    "a word and who says it": (lines(("Hello", "anna"), ("Yes", "anna")), ["id|text", "text|speaker_id"]),
     "audio without text": (lines(("utt1", "wavs/utt1.wav")), ["id|text"]),
     "language before speaker": (lines(("a.wav", "The boat left.", "EN", "anna")), ["id|speaker_id|language|text"]),
     "numbers": (lines(("a.wav", "7", "3")), ["id|speaker_id|text"]),
-    "two texts": (lines(("a.wav", "The boat left.", "Speaker One")), ["id|written_text|text", "id|text|speaker_id"]),
+    "two texts": (
+        lines(("a.wav", "The boat left.", "Nobody saw it go.")),
+        ["id|written_text|text", "id|text|speaker_id"],
+    ),
     "too many": (lines(tuple("abcdefghi")), ["9 fields"]),
 }
 
@@ -110,11 +116,10 @@ def test_a_field_is_named_by_its_number_or_by_a_header(read: ReadRows) -> None:
         read.written("t.txt", content, map={"text": "field9"})
 
 
-def test_speakers_come_again_and_texts_do_not(read: ReadRows) -> None:
+def test_words_of_speakers_are_ambiguous_however_often_they_come(read: ReadRows) -> None:
     rows = [(f"{i}.wav", "anna", word) for i, word in enumerate(["hello", "goodbye", "yes", "no"])]
-    assert [row.text for row in read.written("t.txt", lines(*rows))] == ["hello", "goodbye", "yes", "no"]
-    turned = [(one, three, two) for one, two, three in rows]
-    assert [row.text for row in read.written("t.txt", lines(*turned))] == ["hello", "goodbye", "yes", "no"]
+    with pytest.raises(UsageError, match=r"id\|speaker_id\|text \(as VITS, Piper\) or id\|text\|speaker_id"):
+        read.written("t.txt", lines(*rows))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,49 @@ def test_ids_before_texts_are_not_spoken(read: ReadRows, content: str) -> None:
     assert read.written("t.txt", f"text\n{content}")[0].text == content.splitlines()[0]
 
 
+def test_lines_of_odd_spaces_are_texts(read: ReadRows) -> None:
+    assert reasons(read.written("t.txt", "\u3000\nHello there.\n\x0b\n")) == ["empty_text", None, "empty_text"]
+    with pytest.raises(UsageError, match="1 field a line, which is no list"):
+        read.written("t.txt", "a | b\nHello there.\nAnd on.\n")
+
+
 def test_lines_of_another_number_of_fields_are_bad_rows(read: ReadRows) -> None:
     rows = read.written("t.txt", "x|y|z|w|v\n" + LAYOUTS["StyleTTS2"])
     assert reasons(rows) == ["bad_row", None, None, None]
+
+
+_WORDS = st.sampled_from(["the", "boat", "left", "at", "dawn", "nobody", "yes", "Hello", "No."])
+_TEXT = st.one_of(
+    st.lists(_WORDS, min_size=2, max_size=6).map(" ".join), _WORDS, st.sampled_from(["你好世界", "おはよう", "Hi!"])
+)
+_NAME = st.sampled_from(["anna", "ben", "0", "1", "Speaker One", "胡桃", "p225"])
+_COLUMNS = {
+    "file": lambda number: st.sampled_from([f"wavs/{number}.wav", f"a/b{number}.flac"]),
+    "id": lambda number: st.just(f"utt{number:04}"),
+    "speaker": lambda number: _NAME,
+    "language": lambda number: st.sampled_from(["EN", "ZH", "ja"]),
+    "text": lambda number: _TEXT,
+}
+
+
+@st.composite
+def _lists(draw: st.DrawFn) -> tuple[list[list[str]], int]:
+    """Rows of some kinds of columns in any order, and which of the columns is the text."""
+    kinds = draw(
+        st.permutations(["text", *draw(st.lists(st.sampled_from(sorted(_COLUMNS)[:-1]), unique=True, max_size=3))])
+    )
+    rows = draw(st.integers(1, 6))
+    return [[draw(_COLUMNS[kind](row)) for kind in kinds] for row in range(rows)], kinds.index("text")
+
+
+@given(_lists())
+@settings(max_examples=600, deadline=None)
+def test_no_other_column_is_ever_spoken(made: tuple[list[list[str]], int]) -> None:
+    rows, place = made
+    if len(rows[0]) == 1:
+        return
+    try:
+        names = name_fields(rows, "|", {}, "t.txt")
+    except UsageError:
+        return
+    assert names[place] == "text"

@@ -299,3 +299,22 @@ def test_no_bytes_end_the_reading(read: ReadRows, body: bytes, suffix: str) -> N
 @given(st.text())
 def test_has_speech_agrees_with_itself_on_joined_texts(text: str) -> None:
     assert has_speech(text + "a") and has_speech(text) == any(has_speech(char) for char in text)
+
+
+_PIECES = st.sampled_from(
+    [
+        *(b"text", b"id", b"a.wav", b"Hello there.", b"|", b"\t", b";", b",", b"\n", b"\r\n", b'"', b'""', b"sep=;\n"),
+        *(b"\xff\xfe", b"\xef\xbb\xbf", b"\x00", b"\xe9", b"\xe3\x80\x80", b"{", b"[", b"}", b":", b" ", b"0"),
+    ]
+)
+
+
+@given(pieces=st.lists(_PIECES, max_size=14), suffix=st.sampled_from(["csv", "tsv", "txt", "list", "jsonl"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=600, deadline=None)
+def test_any_file_is_read_or_refused_by_a_usage_error(read: ReadRows, pieces: list[bytes], suffix: str) -> None:
+    try:
+        rows = read.written(f"t.{suffix}", b"".join(pieces))
+    except UsageError as error:
+        assert str(error).isprintable()
+    else:
+        assert all(row.failure.message.isprintable() if row.failure else row.text for row in rows)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.dataset.support import ReadRows, reasons
-from tts_batch.errors import UsageError
+from tts_batch.dataset.audio import load_reference
+from tts_batch.errors import RowError, UsageError
 
 ROWS = [["1", "Grüße, „alle“; bis morgen", "ryan"], ["2", 'He said "go"\tand left.', "vivian"]]
 PLAIN = [["1", "Schöne Grüße aus Köln.", "ryan"], ["2", "Nobody saw it go.", "vivian"]]
@@ -115,6 +116,14 @@ def test_rows_may_be_wider_than_the_header_by_empty_cells(read: ReadRows) -> Non
     assert reasons(rows) == [None, "bad_row"]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("field", ['"' + '""' * 300_000, '"' * 600_001, '""' * 300_000 + "x"])
+def test_long_quotes_are_read_in_linear_time(read: ReadRows, field: str) -> None:
+    (row,) = read.written("t.tsv", f"id\ttext\na\tx{field}\n")
+    assert row.text == f"x{field}"
+    assert len(read.written("t.tsv", f"id\ttext\na\t{field}\n")) == 1
+
+
 def test_quotes_of_tab_separated_files(read: ReadRows) -> None:
     rows = read.written("t.tsv", 'id\ttext\na\t"He said ""go"", then left."\nb\t"Wait", he said\nc\t"Wait"\n')
     assert [row.text for row in rows] == ['He said "go", then left.', '"Wait", he said', '"Wait"']
@@ -146,3 +155,34 @@ def test_a_mapped_name_finds_the_separator(read: ReadRows) -> None:
     assert row.text == "Hallo, du"
     with pytest.raises(UsageError, match=r"has no column 'text'; it has Nr, Satz"):
         read.written("t.csv", "Nr;Satz\n1;Hallo\n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("T.csv", "Near it is .*t.csv"),
+        ("t.tsv", "Near it is .*t.csv"),
+        ("A text to be spoken.", "as a .txt file with one a line"),
+        ("sheet.xlsx", "Export the sheet as CSV"),
+        ("\x1b[31mred.csv", r"\\x1b\[31mred"),
+    ],
+)
+def test_a_table_that_is_not_there_says_what_to_do(read: ReadRows, spec: str, words: str) -> None:
+    for name in ("t.csv", "sheet.xlsx"):
+        (read.folder / name).write_text("text\nHello\n")
+    with pytest.raises(UsageError, match=words) as caught:
+        read(spec)
+    assert str(caught.value).isprintable()
+
+
+def test_names_of_files_and_cells_reach_no_terminal_as_they_are(read: ReadRows) -> None:
+    (read.folder / "\x1b[31mred.csv").write_text("text,ref_audio\nHello,\x1b[31ma.wav\n")
+    (row,) = read("\x1b[31mred.csv")
+    assert row.source.isprintable() and all(report.isprintable() for report in read.reports)
+    assert row.ref_audio is not None
+    for content in (None, b"PK\x03\x04", b"\0" * 400):
+        if content is not None:
+            (read.folder / "\x1b[31ma.wav").write_bytes(content)
+        with pytest.raises(RowError) as caught:
+            load_reference(row.ref_audio)
+        assert caught.value.message.isprintable()

@@ -87,7 +87,7 @@ class FailingFile(io.RawIOBase):
         ("t.csv", "text\n", "a\n"),
         ("t.tsv", "text\n", "a\n"),
         ("t.jsonl", "", '{"text": "a"}\n'),
-        ("t.txt", "", "a|b\n"),
+        ("t.txt", "", "a.wav|b\n"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(

@@ -16,9 +16,9 @@ from tts_batch.dataset.files import TABLE_SUFFIXES
 from tts_batch.engine.request import Engine, Reference, SpeechRequest, SpeechResult
 from tts_batch.errors import REASONS, ExitStatus
 from tts_batch.export.formats import FORMATS
+from tts_batch.ipc.messages import CheckLimits
+from tts_batch.run.row_tasks import NEW_SEED_HELPS
 from tts_batch.store.schema import FAILURES_SCHEMA, SCHEMA
-from tts_batch.worker.checks import CheckLimits
-from tts_batch.worker.rows import NEW_DRAW_HELPS
 
 README = ROOT / "README.md"
 ROOT_PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -94,7 +94,7 @@ def test_reasons() -> None:
 
 
 def test_reasons_that_a_retry_draws_anew() -> None:
-    assert set(first_names(section(MANIFEST, "### In the draw"))) == set(NEW_DRAW_HELPS)
+    assert set(first_names(section(MANIFEST, "### In the draw"))) == set(NEW_SEED_HELPS)
 
 
 @pytest.mark.parametrize(("page", "heading"), [(README, "## Failures"), (MANIFEST, "## Exit statuses")])

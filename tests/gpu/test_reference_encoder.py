@@ -13,6 +13,7 @@ from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # of torch, that it sees some waits only
 @torch.inference_mode()
 def test_together_is_what_each_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

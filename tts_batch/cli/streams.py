@@ -29,12 +29,12 @@ def prepare_streams() -> None:
 
 
 class _Messages(io.FileIO):
-    """A stream that drops what is written to it once its reader has left."""
+    """A stream that drops what is written to it once it cannot be written."""
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError:  # a pipe without a reader, a full disk, a descriptor that cannot be written
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)

@@ -81,7 +81,9 @@ def load_reference(ref: RefAudio) -> NDArray[np.float32]:
         _check_length(0.0)
     mono = to_mono(samples, ref.label)
     if not np.isfinite(mono).all():
-        raise RowError("ref_non_finite", f"ref_audio {ref.label} holds NaN or infinite samples: export it again.")
+        raise RowError(
+            "ref_non_finite", f"ref_audio {printable(ref.label)} holds NaN or infinite samples: export it again."
+        )
     _check_length(mono.size / rate_hz)
     _warn_length(mono.size / rate_hz, ref)
     return resample(_check_level(mono, ref), rate_hz)
@@ -131,7 +133,7 @@ def _average(channels: NDArray[np.float32], label: str) -> NDArray[np.float32]:
     loudest = int(powers.argmax())
     log.warning(
         "the channels of ref_audio %s are in opposite phase and cancel each other: only channel %d is used",
-        label,
+        printable(label),
         loudest + 1,
     )
     return np.ascontiguousarray(channels[loudest])
@@ -190,9 +192,11 @@ def _decode_file(source: BinaryIO, label: str, segment: Segment | None) -> tuple
         decoded = _decode_otherwise(data, segment) if found.may_be_audio else None
         if decoded is None:
             install = "install ffmpeg, or " if found.may_be_audio and find_ffmpeg() is None else ""
+            why = getattr(error, "error_string", error)  # of libsndfile: the whole names a Python object
             raise RowError(
                 "ref_unreadable",
-                f"ref_audio {label} is {found} that cannot be decoded ({error}): {install}save it as WAV or FLAC.",
+                f"ref_audio {printable(label)} is {found} that cannot be decoded ({why}): {install}save it as WAV or "
+                "FLAC.",
             ) from error
         return decoded
 
@@ -240,11 +244,13 @@ def _check_level(mono: NDArray[np.float32], ref: RefAudio) -> NDArray[np.float32
     peak = float(np.abs(mono).max())
     swing = float(np.ptp(mono)) / 2  # a constant offset is no sound
     if swing < SILENT_PEAK:
-        raise RowError("ref_silent", f"ref_audio {ref.label} is silent: its peak is {swing:.1e} of full scale.")
+        raise RowError(
+            "ref_silent", f"ref_audio {printable(ref.label)} is silent: its peak is {swing:.1e} of full scale."
+        )
     if swing < QUIET_PEAK:
-        log.warning("ref_audio %s is quiet: its peak is %.1f dBFS", ref.label, 20 * math.log10(swing))
+        log.warning("ref_audio %s is quiet: its peak is %.1f dBFS", printable(ref.label), 20 * math.log10(swing))
     if peak > 1:
-        log.warning("ref_audio %s peaks at %.2f of full scale and was scaled down to 1", ref.label, peak)
+        log.warning("ref_audio %s peaks at %.2f of full scale and was scaled down to 1", printable(ref.label), peak)
         return mono / np.float32(peak)
     return mono
 
@@ -263,7 +269,7 @@ def _check_length(seconds: float) -> float:
 
 def _warn_length(seconds: float, ref: RefAudio) -> None:
     if seconds < SHORT_REFERENCE_S or seconds > LONG_REFERENCE_S:
-        log.warning("ref_audio %s lasts %.1f s: 3 to 30 s clone best", ref.label, seconds)
+        log.warning("ref_audio %s lasts %.1f s: 3 to 30 s clone best", printable(ref.label), seconds)
 
 
 def _rate_hz(ref: RefAudio) -> int:
@@ -280,7 +286,7 @@ def _version(ref: RefAudio) -> tuple[str, int, int, Segment | None]:
     except (OSError, ValueError) as error:
         raise RowError("ref_missing", _not_there(path, ref.label), transient=True) from error
     if not stat.S_ISREG(found.st_mode):
-        raise RowError("ref_unreadable", f"ref_audio {path} is not a file.")
+        raise RowError("ref_unreadable", f"ref_audio {printable(path)} is not a file.")
     return path, found.st_size, found.st_mtime_ns, segment
 
 
@@ -312,14 +318,14 @@ def _open(path: str) -> Iterator[BufferedReader[_Raw]]:
         # By descriptor: a file object without a name makes libsndfile look at the content, not at the suffix.
         raw = _Raw(os.open(path, os.O_RDONLY))
     except OSError as error:
-        message = f"ref_audio {path} cannot be opened: {error.strerror}."
+        message = f"ref_audio {printable(path)} cannot be opened: {error.strerror}."
         raise RowError("ref_unreadable", message, transient=True) from error
     with BufferedReader(raw) as source:
         try:
             yield source
         finally:
             if raw.failure is not None:
-                message = f"ref_audio {path} cannot be read: {raw.failure.strerror}."
+                message = f"ref_audio {printable(path)} cannot be read: {raw.failure.strerror}."
                 raise RowError("ref_unreadable", message, transient=True) from raw.failure
 
 

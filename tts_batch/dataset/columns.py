@@ -107,7 +107,9 @@ def map_columns(
 def _mapped(names: Collection[str], mapping: Mapping[str, str], table: str) -> dict[str, str]:
     for name, column in mapping.items():
         if column and column not in names:
-            raise UsageError(f"--map {name}={column}: {table} has no column {column!r}; it has {_listed(names)}.")
+            raise UsageError(
+                f"--map {name}={printable(column)}: {table} has no column {column!r}; it has {_listed(names)}."
+            )
     return {name: column for name, column in mapping.items() if column}
 
 
@@ -129,7 +131,9 @@ def _take_known(free: Iterable[str], ours: dict[str, str], off: set[str], table:
                 ours[meaning] = candidates[0]
                 continue
             both = " and ".join(map(repr, candidates))
-            sentence = f"{table}: {both} could each be the {meaning}; choose with --map {meaning}={candidates[0]}"
+            sentence = (
+                f"{table}: {both} could each be the {meaning}; choose with --map {meaning}={printable(candidates[0])}"
+            )
             if meaning == "text":
                 raise UsageError(sentence + ".")
             notes.add(sentence + ". None is used.")
@@ -143,8 +147,9 @@ def _take_ambiguous(
             continue
         meaning = _meaning_by_content(sample.get(name))
         if meaning is None or meaning in ours or meaning in off:
+            shown = printable(name)
             notes.add(
-                f"column {name!r} is not used: say what it is with --map speaker={name} or --map ref_audio={name}"
+                f"column {name!r} is not used: say what it is with --map speaker={shown} or --map ref_audio={shown}"
             )
         else:
             ours[meaning] = name
@@ -185,7 +190,7 @@ def note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool
     for name in extras:
         near = _near_miss(name, ours)
         if near:
-            notes.add(f"column {name!r} is not used; did you mean {near!r}? (--map {near}={name} uses it)")
+            notes.add(f"column {name!r} is not used; did you mean {near!r}? (--map {near}={printable(name)} uses it)")
         elif loosely(name) in _SAMPLING:
             notes.add(f"column {name!r} is carried through but not used: sampling is set for the whole run")
 
@@ -210,7 +215,7 @@ def _near(name: str) -> tuple[str, ...]:
 
 def _no_text(names: Collection[str], table: str) -> str:
     near = next((name for name in names if _near_miss(name, {}) == "text"), "COLUMN")
-    return f"{table} has no column 'text'; it has {_listed(names)}. Name it with --map text={near}."
+    return f"{table} has no column 'text'; it has {_listed(names)}. Name it with --map text={printable(near)}."
 
 
 def _listed(names: Collection[str]) -> str:

@@ -13,12 +13,16 @@ from urllib.parse import unquote
 
 import fsspec
 
+from tts_batch.dataset.cells import printable
+from tts_batch.dataset.near_files import near_file
 from tts_batch.errors import UsageError
 
 TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".list", ".arrow")
 # In a folder, .json, .txt and lists are more often notes and settings than tables: name such a file itself.
 _FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".arrow"})
+_FROM_PYTHON = re.compile(r"rows(-[0-9a-f]{12}\.parquet)?")  # as memory_table names them
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_SHEET_SUFFIXES = frozenset({".xlsx", ".xls", ".xlsm", ".ods", ".numbers"})
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -43,8 +47,11 @@ class TableFile:
     def partitions(self) -> dict[str, str | None]:
         """The folders named key=value directly above the file, which are columns, as Hive and Spark write them.
 
-        They are those of the whole path, so that they do not depend on how the file was named.
+        They are those of the whole path, so that they do not depend on how the file was named. Rows that came from
+        Python have none: their path is not the user's.
         """
+        if _FROM_PYTHON.fullmatch(PurePosixPath(self.path).name):
+            return {}
         found: list[tuple[str, str | None]] = []
         for folder in reversed(PurePosixPath(self.path).parts[:-1]):
             key, sign, value = folder.partition("=")
@@ -73,7 +80,7 @@ def os_errors_as_usage(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+        raise UsageError(f"{printable(name)} cannot be read: {error.strerror or error}.") from error
 
 
 def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
@@ -89,7 +96,7 @@ def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
             for table in _expand(spec):
                 tables.setdefault(table.path, table)
     if not tables:
-        raise UsageError(f"{' '.join(specs) or 'the input'} holds no table: every file found is empty.")
+        raise UsageError(f"{printable(' '.join(specs)) or 'the input'} holds no table: every file found is empty.")
     return list(tables.values())
 
 
@@ -97,7 +104,7 @@ def _expand(spec: str) -> list[TableFile]:
     file_system, path = _file_system(spec)
     if file_system.isfile(path):
         _check_suffix(path, spec)
-        return [TableFile(path, PurePosixPath(path).name, file_system)]
+        return [TableFile(path, printable(PurePosixPath(path).name), file_system)]
     if file_system.isdir(path):
         root, found = path, _without_runs(sorted(file_system.find(path)), path)
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
@@ -107,11 +114,15 @@ def _expand(spec: str) -> list[TableFile]:
         found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
         found = [file for file in found if PurePosixPath(file).suffix.casefold() in TABLE_SUFFIXES]
     else:
-        raise UsageError(f"{spec} does not exist.")
+        near = near_file(path) if "file" in file_system.protocol else None
+        hint = (
+            f" Near it is {near!r}." if near else " Texts to be spoken go into a table, as a .txt file with one a line."
+        )
+        raise UsageError(f"{printable(spec)} does not exist.{hint}")
     visible = [(file, _below(file, root)) for file in found if not _is_hidden(_below(file, root))]
     if not visible:
-        raise UsageError(f"{spec} holds no table: looked for {', '.join(sorted(_FOLDER_SUFFIXES))} files.")
-    return [TableFile(file, below, file_system) for file, below in visible if file_system.size(file)]
+        raise UsageError(f"{printable(spec)} holds no table: looked for {', '.join(sorted(_FOLDER_SUFFIXES))} files.")
+    return [TableFile(file, printable(below), file_system) for file, below in visible if file_system.size(file)]
 
 
 def _without_runs(found: list[str], root: str) -> list[str]:
@@ -141,13 +152,16 @@ def _file_system(spec: str) -> tuple[Any, str]:
     try:
         file_system, path = fsspec.core.url_to_fs(spec)
     except (ImportError, ValueError) as error:
-        raise UsageError(f"{spec} cannot be opened: {error}") from error
+        raise UsageError(f"{printable(spec)} cannot be opened: {error}") from error
     return file_system, path
 
 
 def _check_suffix(path: str, spec: str) -> None:
     if PurePosixPath(path).suffix.casefold() not in TABLE_SUFFIXES:
-        raise UsageError(f"{spec} is not a kind of table that can be read: {', '.join(TABLE_SUFFIXES)}.")
+        hint = " Export the sheet as CSV." if PurePosixPath(path).suffix.casefold() in _SHEET_SUFFIXES else ""
+        raise UsageError(
+            f"{printable(spec)} is not a kind of table that can be read: {', '.join(TABLE_SUFFIXES)}.{hint}"
+        )
 
 
 def _below(file: str, root: str) -> str:

@@ -115,7 +115,7 @@ def _separator_of_list(lines: Sequence[str], suffix: str) -> str | None:
 def _refuse_hidden_fields(lines: Sequence[str], name: str) -> None:
     """Raise UsageError for lines that look like texts and begin with an id or a file, which would be spoken."""
     for separator in (",", None):
-        starts = [line.split(separator, 1)[0].strip() for line in lines]
+        starts = [(line.split(separator, 1) or [""])[0].strip() for line in lines]
         is_list = all(map(has_audio_suffix, starts)) or (
             separator is None
             and len(lines) > 2

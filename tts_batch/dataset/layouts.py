@@ -28,9 +28,9 @@ class Layout:
 
 LAYOUTS: tuple[Layout, ...] = (
     Layout("Ft", ("id", "text"), "LJSpeech, VITS, Matcha-TTS"),
-    Layout("Rt", ("speaker_id", "text"), "dialogues"),
+    Layout("RT", ("speaker_id", "text"), "dialogues"),
     Layout("TR", ("text", "speaker_id"), ""),
-    Layout("UA", ("text", "id"), ""),
+    Layout("TA", ("text", "id"), ""),
     Layout("FTN", ("id", "written_text", "text"), "LJSpeech"),  # the third is the text as it is spoken
     Layout("FST", ("id", "speaker_id", "text"), "VITS, Piper"),
     Layout("FTS", ("id", "text", "speaker_id"), "StyleTTS2, Tacotron 2"),
@@ -45,10 +45,10 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout("FSLT_##", ("id", "speaker_id", "language", "text", "phones", "tones", "word2ph"), "Bert-VITS2"),
 )
 _FIELD_NAME = re.compile(r"field([1-9]\d*)")
-_SPACED = re.compile(r"\s")
-_UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]{2}|[\uac00-\ud7af]{3}")
+_UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{5}")  # names are shorter
 _SENTENCE_END = (".", "!", "?", "…", ",", ";", ":", "。", "！", "？", "，", "、")
 _NUMBERS = re.compile(r"-?\d+( -?\d+)*")
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 
 
@@ -67,10 +67,8 @@ def name_fields(
     columns = [_Field([value.strip() for value in values]) for values in zip(*whole, strict=True)]
     possible = [layout for layout in LAYOUTS if len(layout.kinds) == num_fields]
     fitting = [layout for layout in possible if _fit(layout, columns)]
-    if len(fitting) > 1:
-        fitting = [layout for layout in fitting if _is_borne_out(layout, columns)] or fitting
     if len(fitting) != 1:
-        raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), separator, num_fields, table))
+        raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), num_fields, table))
     return fitting[0].names
 
 
@@ -89,13 +87,8 @@ class _Field:
 
     @cached_property
     def is_sentence(self) -> bool:
-        """Whether half of the values can hardly be names: they have several words, or end as sentences do."""
+        """Whether half of the values can hardly be names: they have three words, or end as sentences do."""
         return not self.is_audio and self._share(sum(map(_is_sentence, self.values))) >= 0.5
-
-    @cached_property
-    def is_spaced(self) -> bool:
-        """As `is_sentence`, for scripts with spaces alone: two Chinese characters may be a name."""
-        return not self.is_audio and self._share(sum(map(_is_spaced, self.values))) >= 0.5
 
     @cached_property
     def is_language(self) -> bool:
@@ -104,6 +97,14 @@ class _Field:
     @cached_property
     def is_number(self) -> bool:
         return all(value.isdecimal() for value in self.values)
+
+    @cached_property
+    def has_spaces(self) -> bool:
+        return any(len(value.split(maxsplit=1)) > 1 for value in self.values)
+
+    @cached_property
+    def has_digits(self) -> bool:
+        return all(map(_DIGIT.search, self.values))
 
     @cached_property
     def is_numbers(self) -> bool:
@@ -115,7 +116,7 @@ class _Field:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether few values come again and again, as speakers do and ids and texts do not."""
+        """Whether few values come again and again, as ids do not."""
         return len(set(self.values)) <= len(self.values) / 2
 
 
@@ -125,23 +126,24 @@ def has_audio_suffix(value: str) -> bool:
 
 
 def _fit(layout: Layout, columns: Sequence[_Field]) -> bool:
-    has_sentences = any(column.is_sentence for column in columns)
-    if not all(_fits(kind, column, has_sentences) for kind, column in zip(layout.kinds, columns, strict=True)):
+    if not all(map(_fits, layout.kinds, columns)):
         return False
+    if layout.kinds == "Ft" and not columns[0].is_audio and not columns[1].is_sentence:
+        return _is_id_beside(*columns)
     return "N" not in layout.kinds or _share_words(columns[1].values, columns[2].values)
 
 
-def _fits(kind: str, field: _Field, has_sentences: bool) -> bool:
+def _fits(kind: str, field: _Field) -> bool:
     """Whether a field can be of a kind."""
     match kind:
         case "F":  # an audio file, or an id
-            return field.is_audio or not (field.is_sentence or field.repeats)
+            return field.is_audio or not (field.is_sentence or field.has_spaces or field.repeats)
         case "A":  # an audio file
             return field.is_audio
         case "R":  # a speaker who speaks again
             return field.repeats and not field.is_audio and not field.is_sentence
         case "S":  # a speaker
-            return not (field.is_audio or field.is_language) and (field.repeats or not field.is_spaced)
+            return not (field.is_audio or field.is_language or field.is_sentence)
         case "L":
             return field.is_language
         case "P":
@@ -149,30 +151,21 @@ def _fits(kind: str, field: _Field, has_sentences: bool) -> bool:
         case "#":
             return field.is_numbers
         case "T" | "N":  # text, and the same text as it is spoken
-            is_text = field.is_sentence if has_sentences else not (field.is_number or field.is_language)
-            return is_text and not field.is_audio and not field.is_phones
-        case "U":  # text that can be nothing else
-            return field.is_sentence
-        case "t":  # text, or what the rest of the layout makes text
+            return field.is_sentence and not field.is_phones
+        case "t":  # text, or the words that are in its place
             return not field.is_audio
         case _:
             return True
 
 
-def _is_borne_out(layout: Layout, columns: Sequence[_Field]) -> bool:
-    """Whether the speakers of a layout come again and its texts do not."""
-    kinds = list(zip(layout.kinds, columns, strict=True))
-    return all(field.repeats for kind, field in kinds if kind == "S") and not any(
-        field.repeats for kind, field in kinds if kind in "TN"
-    )
+def _is_id_beside(field: _Field, word: _Field) -> bool:
+    """Whether of a field and a word the first is an id: it has digits, and the second has none."""
+    return field.has_digits and not word.is_number and (field.is_number or not word.has_digits)
 
 
 def _is_sentence(value: str) -> bool:
-    return _is_spaced(value) or _UNSPACED_SCRIPT.search(value) is not None
-
-
-def _is_spaced(value: str) -> bool:
-    return _SPACED.search(value) is not None or value.endswith(_SENTENCE_END)
+    has_words = len(value.split(maxsplit=2)) > 2 or _UNSPACED_SCRIPT.search(value) is not None
+    return has_words or value.endswith(_SENTENCE_END)
 
 
 def _is_language(value: str) -> bool:
@@ -193,11 +186,14 @@ def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.casefold()))
 
 
-def _ambiguous(layouts: Sequence[Layout], line: str, separator: str, num_fields: int, table: str) -> str:
+def _ambiguous(layouts: Sequence[Layout], line: str, num_fields: int, table: str) -> str:
     shown = line if len(line) <= 80 else line[:80] + "…"
-    readings = " or ".join(separator.join(layout.names) for layout in layouts)
+    readings = " or ".join(
+        "|".join(layout.names) + (f" (as {layout.tools})" if layout.tools else "") for layout in layouts
+    )
     could = f"and could be {readings}" if readings else "which is no list of a known toolkit"
+    count = "1 field" if num_fields == 1 else f"{num_fields} fields"
     return (
-        f"{table} has no header and {num_fields} fields a line, {could}: {shown!r}. Write a header as its first line, "
-        "or name the text and the other columns, as in --map text=field2."
+        f"{table} has no header and {count} a line, {could}: {shown!r}. Write a header as its first line, or name the "
+        "text and the other columns, as in --map text=field2."
     )

@@ -52,7 +52,7 @@ class RefCells:
         if isinstance(cell, Mapping) and _is_nothing(cell.get("bytes")) and cell.get("array") is None:
             cell = cell.get("path")
         if self._fetcher is not None and isinstance(cell, str) and _WEB.match(url := cell.strip()):
-            self._fetcher.start(url)
+            self._fetcher.start(split_segment(url)[0])
 
     def parse(self, cell: Any) -> RefAudio | None:
         """Return the reference, or None for an empty cell. Raises RowError naming what is wrong with the cell."""
@@ -83,7 +83,8 @@ class RefCells:
             case "file":
                 return self._from_path(_path_of_file_uri(text), label=text)
             case "http" | "https" if self._fetcher is not None:
-                return RefAudio(path=str(self._fetcher.path(text)), label=text)
+                url, segment = split_segment(text)
+                return RefAudio(path=f"{self._fetcher.path(url)}{segment.fragment if segment else ''}", label=text)
             case name if "://" in text:
                 raise RowError("url_refused", _refusal(name, text))
             case _:  # a colon in an ordinary file name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from tts_batch.errors import UsageError
 _SAMPLE_ROWS = 1000
 _MAX_FIELD_CHARS = 16 << 20  # a recording as a data: URI fits; a quote left open does not swallow the file
 _FORMS = {None: "lines", "\t": "TSV"}
-_QUOTED = re.compile(r'"(?:[^"]|"")*""(?:[^"]|"")*"')  # a field that only quoting explains: it doubles quotes
 
 
 class _TextTable(ABC):
@@ -56,7 +54,8 @@ class _TextTable(ABC):
 
     def _row_maker(self, columns: Collection[str]) -> Callable[[int, list[str]], RawRow | None]:
         """Return what makes a line's number and fields a row with the cells of `columns`; None of a blank row."""
-        wanted = [(place, name) for place, name in enumerate(self._names) if name and name in columns]
+        asked = set(columns)
+        wanted = [(place, name) for place, name in enumerate(self._names) if name and name in asked]
         num_fields, encoding = len(self._names), self._text.encoding
 
         def to_row(number: int, fields: list[str]) -> RawRow | None:
@@ -84,7 +83,7 @@ class CsvTable(_TextTable):
             sample = [record for record in islice(iter(lambda: _next_record(reader), None), _SAMPLE_ROWS)
                       if isinstance(record, list)]  # fmt: skip
         if isinstance(header, csv.Error):
-            raise UsageError(f"{text.file.name}: the header cannot be read: {header}")
+            raise UsageError(f"{text.file.name}: the header cannot be read: {printable(str(header))}")
         self._names = checked_header(header or [], text)
         self.form = TableForm("CSV", text.encoding, separator, True, _unnamed(self._names, sample))
 
@@ -99,7 +98,7 @@ class CsvTable(_TextTable):
                     return
                 if isinstance(record, csv.Error):
                     last = f" to {reader.line_num}" if reader.line_num > number else ""
-                    yield RawRow(number, {}, f"line {number}{last} is not CSV: {record}")
+                    yield RawRow(number, {}, f"line {number}{last} is not CSV: {printable(str(record))}")
                 elif record and (row := to_row(number, record)) is not None:
                     yield row
 
@@ -218,7 +217,10 @@ def _not_in(encoding: str, number: int) -> str:
 
 
 def _unquoted(field: str) -> str:
-    return field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field
+    """Undo quoting where nothing else explains a field: it is in quotes, and doubles those within."""
+    inner = field[1:-1]
+    is_quoted = len(field) > 1 and field[0] == field[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+    return inner.replace('""', '"') if is_quoted else field
 
 
 def _next_record(reader: Any) -> list[str] | csv.Error | None:

@@ -19,12 +19,16 @@ class SeenTypes:
         self._mixed: set[str] = set()
 
     def add(self, table: Table, columns: Iterable[str]) -> None:
-        """Note a column that has no common type with the files before."""
+        """Note a column of a type that few readers know, and one that has no common type with the files before."""
         types = table.types
         for name in columns:
             if name not in types or name in self._mixed:
                 continue
             ours, file = types[name], table.file.name
+            if isinstance(ours, pa.BaseExtensionType) or pa.types.is_interval(ours) or pa.types.is_union(ours):
+                self._notes.add(
+                    f"column {name!r} is {ours}, which few readers know: it is carried through as a plain value or text"
+                )
             seen, first = self._seen.get(name, (ours, file))
             both = _common(_plain(seen), _plain(ours))
             if both is not None:

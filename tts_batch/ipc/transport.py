@@ -154,7 +154,7 @@ class Channel(Generic[Sends, Receives]):
         except Exception as error:  # what is no pickle raises almost anything
             raise TransportError(f"A message cannot be read: {type(error).__name__}: {error}") from error
         if not isinstance(message, self._receives):
-            raise TransportError(f"A {type(message).__name__} is no message that is expected here.")
+            raise TransportError(f"Received a message of type {type(message).__name__}, which is not expected here.")
         return message
 
     def _map(self, size_bytes: int) -> memoryview:

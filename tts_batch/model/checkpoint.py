@@ -34,7 +34,7 @@ FILES = (
 
 
 class CheckpointError(Exception):
-    """A model that cannot be had or is not a Qwen3-TTS checkpoint. The message names the options."""
+    """A model that is unavailable or not a Qwen3-TTS checkpoint. The message names the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Checkpoint:
 def resolve_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
     """Find a checkpoint folder, or fetch a hub id into the Hugging Face cache (HF_HUB_OFFLINE is respected).
 
-    Raises CheckpointError when it cannot be had, lacks a file, or its configuration is not Qwen3-TTS 12 Hz.
+    Raises CheckpointError when it is unavailable, lacks a file, or its configuration is not Qwen3-TTS 12 Hz.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -79,7 +79,7 @@ def _fetch(repo_id: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
     except (OSError, ValueError) as error:  # hub errors are OSErrors
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise CheckpointError(f"model {repo_id!r} cannot be had from the hub: {reason}. {_options()}") from error
+        raise CheckpointError(f"model {repo_id!r} is unavailable from the hub: {reason}. {_options()}") from error
 
 
 def _read_checkpoint(folder: Path, name: str, revision: str | None) -> Checkpoint:

@@ -116,5 +116,5 @@ def _compact(config: JobConfig, plan: Plan) -> JobSummary:
     summary = summarise(config.out, totals, rows=plan.num_rows, made=0, audio_s_per_s=0.0, wall_s=wall_s)
     facts = {"state": "stopped" if totals.pending else "finished", "started": before["started"], "ended": now()}
     facts |= {"runs": resumed.run_number - 1, "mixed": resumed.mixed, "engines": before.get("engines", [])}
-    write_run(out, facts | describe_run(config, plan, summary))
+    write_run(out, facts | describe_run(config, plan, summary.to_dict()))
     return summary

@@ -142,6 +142,8 @@ class _Job:
         self._stop.gentle = True
         self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
         with Progress(config.progress, plan.num_mine) as self._progress:
+            for report in plan.tables:
+                self.info(f"read: {report}")
             for note in plan.notes:
                 self.info(note)
             if config.redo or retry:
@@ -311,4 +313,4 @@ class _Job:
             summary = None  # the last one says what came of the whole
         facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
         facts |= {"runs": self._before.run_number, "mixed": self._before.mixed, "engines": self._engines}
-        write_run(self._out, facts | describe_run(self._config, self.plan, summary))
+        write_run(self._out, facts | describe_run(self._config, self.plan, summary.to_dict() if summary else None))

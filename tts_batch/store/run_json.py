@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,6 @@ from tts_batch.store.schema import MANIFEST
 if TYPE_CHECKING:
     from tts_batch.config import JobConfig
     from tts_batch.plan.planner import Plan
-    from tts_batch.store.status import JobSummary
 
 _PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "soundfile", "soxr")
 
@@ -79,8 +79,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> dict[str, Any]:
-    """Return the contents of run.json: settings, models, versions and, at the end, the summary."""
+def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the contents of run.json: settings, models, versions and, at the end, the summary as plain values."""
     return {
         "fingerprint": plan.fingerprint,
         "settings": plan.settings,
@@ -90,7 +90,8 @@ def describe_run(config: JobConfig, plan: Plan, summary: JobSummary | None) -> d
             {"model": group.model.name, "revision": group.model.checkpoint.revision, "rows": group.num_rows}
             for group in plan.groups
         ],
+        "tables": [report.to_dict() for report in plan.tables],
         "versions": versions(),
         "counts": {"rows": plan.num_rows, "failed_in_plan": plan.num_failed},
-        "summary": summary.to_dict() if summary else None,
+        "summary": summary,
     }

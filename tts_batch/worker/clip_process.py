@@ -27,7 +27,7 @@ from tts_batch.store.journal import Outcome
 from tts_batch.worker.finish import finish_clip
 from tts_batch.worker.references import Tails, load_file
 from tts_batch.worker.sound import Tail
-from tts_batch.worker.writer import ClipWriter, DiskFullError
+from tts_batch.worker.writer import ClipWriter, DiskFullError, as_disk_full
 
 FAILED = 71  # exit status, for the log only
 
@@ -69,13 +69,14 @@ class ClipProcess:
         self._channel.send(RowsRecorded(tuple(map(RowEnd.of, outcomes))))
 
     def _fail(self, error: Exception) -> None:
-        self._channel.send(WorkerFailed(describe_error(error), disk_full=isinstance(error, DiskFullError)))
+        report_failure(self._channel, error)
         os._exit(FAILED)
 
 
-def describe_error(error: Exception) -> str:
-    """Return the sentence of an error of ours, with the type before that of any other."""
-    return str(error) if isinstance(error, DiskFullError) else f"{type(error).__name__}: {error}"
+def report_failure(channel: Channel[FromClipProcess, ToClipProcess], error: Exception) -> None:
+    """Tell the worker what ends this process."""
+    disk_full = isinstance(error, DiskFullError)
+    channel.send(WorkerFailed(str(error) if disk_full else f"{type(error).__name__}: {error}", disk_full))
 
 
 def main() -> None:
@@ -93,7 +94,7 @@ def main() -> None:
         os._exit(FAILED)  # the worker is gone, or does not read
     except Exception as error:
         traceback.print_exc()
-        channel.send(WorkerFailed(describe_error(error)))
+        report_failure(channel, as_disk_full(error, opening.out))
         os._exit(FAILED)
 
 

@@ -135,8 +135,10 @@ class RowMaker:
     def stop(self) -> None:
         """Begin no further row and no further attempt; rows that have begun may end."""
         self._is_stopping = True
-        for row in {piece.row for piece in self._again} | {row for row in self._rows.values() if not row.begun_at_s}:
-            self._drop(row)
+        waiting = {piece.row for piece in self._again}  # some may have ended meanwhile, over their time
+        for row in [row for row in self._rows.values() if row.begun_at_s is None or row in waiting]:
+            if not row.is_finishing:
+                self._drop(row)
 
     def drop_unfinished(self) -> None:
         """Drop every row whose results are not complete; it stays pending."""

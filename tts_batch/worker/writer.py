@@ -123,8 +123,7 @@ class ClipWriter:
         if self._has_failed:
             return
         self._has_failed = True
-        full = isinstance(error, OSError) and error.errno in _DISK_FULL
-        self._failed(DiskFullError(f"The disk of {self._out} is full.") if full else error)
+        self._failed(as_disk_full(error, self._out))
 
     def _collect(self) -> _Group:
         """Wait for a row, then for more until the group is full or a second old, or a signal ends the wait.
@@ -207,6 +206,12 @@ class ClipWriter:
                 outcomes.append(outcome)
         list(self._files.map(sync_folder, folders))
         return outcomes
+
+
+def as_disk_full(error: Exception, out: Path) -> Exception:
+    """Return a DiskFullError for an error that means one, and any other as it is."""
+    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
+    return DiskFullError(f"The disk of {out} is full.") if is_full else error
 
 
 def _write_failed(outcome: Outcome | None, error: OSError) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""What a million rows cost beside their sound: seconds and memory of planning a table without references, of reading
+"""What a million rows cost besides synthesis: seconds and memory of planning a table without references, of reading
 the journal of a run over it, as resuming and `status` do, and of such a run itself, with an engine that costs nothing.
 
     python -m benchmarks.million_rows [--rows N] [--part plan|journal|run] [--out DIR]
@@ -37,7 +37,7 @@ WORDS = (
 
 
 def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25)) -> None:
-    """Sentences of so many words, at least and at most, one JSON object a line."""
+    """Write sentences of `num_words` (least, most) words, one JSON object a line."""
     words, draw = WORDS.split(), random.Random(0)
     with path.open("w", encoding="utf-8") as table:
         for number in range(num_rows):
@@ -105,7 +105,7 @@ def measure_run(folder: Path, num_rows: int) -> None:
     write_table(table, num_rows, (1, 2))
     engine = ["--model", "tiny-random", "--engine", "benchmarks.writer:create", "--device", "cpu"]
     synth = ["synth", str(table), "--out", str(out), *engine, "--progress", "none"]
-    asked = False
+    status_was_read = False
     with _program(synth) as parent:
         started, lines = time.perf_counter(), _LineCount(out / "journal")
         for tenth in range(1, 10):
@@ -115,11 +115,11 @@ def measure_run(folder: Path, num_rows: int) -> None:
                 break
             _print_standing(lines.count(), time.perf_counter() - started, parent.pid)
             if tenth == 5:
-                asked = True
+                status_was_read = True
                 _time_program("status, while it runs", ["status", str(out)])
         status, usage = os.wait4(parent.pid, 0)[1:]
         parent.returncode = os.waitstatus_to_exitcode(status)
-    assert parent.returncode == 0 and asked, f"the run ended with status {parent.returncode}"
+    assert parent.returncode == 0 and status_was_read, f"the run ended with status {parent.returncode}"
     wall_s = time.perf_counter() - started
     cpu_s = usage.ru_utime + usage.ru_stime  # the worker's is in it: the parent has waited for it
     print(
@@ -166,14 +166,14 @@ class _LineCount:
 
 def _print_standing(rows: int, wall_s: float, parent: int) -> None:
     """Print what the parent and its workers have used until now, from /proc."""
-    told = f"{rows:,} rows after {wall_s:.0f} s"
+    line = f"{rows:,} rows after {wall_s:.0f} s"
     for name, process in [("parent", parent), *(("worker", child) for child in _children(parent))]:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
         times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(times[11]) + int(times[12])) / _TICKS_PER_S
         now_mb, peak_mb = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
-        told += f"; {name} {now_mb} MB, peak {peak_mb} MB, {cpu_s:.1f} s of CPU, {1e6 * cpu_s / rows:.0f} µs a row"
-    print(told, flush=True)
+        line += f"; {name} {now_mb} MB, peak {peak_mb} MB, {cpu_s:.1f} s of CPU, {1e6 * cpu_s / rows:.0f} µs a row"
+    print(line, flush=True)
 
 
 def _children(process: int) -> list[int]:

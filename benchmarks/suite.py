@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from tts_batch.bench.engines import base_checkpoint, encode_references, load_model, open_bench_engine, random_model
-from tts_batch.bench.gpu import HOW
+from tts_batch.bench.gpu import UTILIZATION_METHOD
 from tts_batch.bench.measure import Measurement, measure
-from tts_batch.bench.player import ChunkRecorder, describe
+from tts_batch.bench.player import ChunkRecorder, describe_playback
 from tts_batch.bench.table import describe_machine, stage_lines
 from tts_batch.bench.workload import Workload
 from tts_batch.engine.request import EngineConfig, SpeechRequest
@@ -45,8 +45,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """An engine that differs from the default in some settings, and what it is measured with."""
+class EngineSetup:
+    """An engine that differs from the default in some settings, and the parts that measure it."""
 
     name: str
     parts: Sequence[Part]
@@ -63,7 +63,7 @@ CHUNKS = [
 ]
 
 ENGINES = [
-    Engine(
+    EngineSetup(
         "v2",
         [
             ICL,
@@ -76,11 +76,11 @@ ENGINES = [
             *CHUNKS,
         ],
     ),
-    Engine("v2-64", [replace(SMALL, rounds=2)], {"max_num_seqs": 64}),
-    Engine("v2-chunked", CHUNKS, {"code2wav_mode": "chunked"}),
-    Engine("b2-chunked", CHUNKS[:1], {"code2wav_mode": "chunked", "profile": "b2"}),
-    Engine("no-graphs", [replace(ICL, rounds=2), LONG], {"cuda_graph": False}, warm_up_rows=64),
-    Engine(
+    EngineSetup("v2-64", [replace(SMALL, rounds=2)], {"max_num_seqs": 64}),
+    EngineSetup("v2-chunked", CHUNKS, {"code2wav_mode": "chunked"}),
+    EngineSetup("b2-chunked", CHUNKS[:1], {"code2wav_mode": "chunked", "profile": "b2"}),
+    EngineSetup("no-graphs", [replace(ICL, rounds=2), LONG], {"cuda_graph": False}, warm_up_rows=64),
+    EngineSetup(
         "v1-64",
         [Part("fixed-128", "52 frames, x-vector, 128 rows", replace(FIXED, num_rows=128))],
         {"runner": "v1", "max_num_seqs": 64},
@@ -89,7 +89,7 @@ ENGINES = [
 ]
 
 
-def chosen(only: Sequence[str]) -> list[Engine]:
+def chosen(only: Sequence[str]) -> list[EngineSetup]:
     """The engines with the parts that `only` names, in the suite's order. Raises ValueError for an unknown name."""
     known = {name for engine in ENGINES for name in (engine.name, *names(engine))}
     if unknown := set(only) - known:
@@ -103,12 +103,12 @@ def chosen(only: Sequence[str]) -> list[Engine]:
     return [engine for engine in found if engine.parts] if only else ENGINES
 
 
-def names(engine: Engine) -> list[str]:
+def names(engine: EngineSetup) -> list[str]:
     return [f"{engine.name}/{part.name}" for part in engine.parts]
 
 
 class Suite:
-    """A model, engine after engine opened on it, and what they gave."""
+    """A model, the engines that are opened on it one after another, and their results."""
 
     def __init__(self, args: argparse.Namespace, started_s: float) -> None:
         checkpoint = base_checkpoint(args.model) if args.model else ""
@@ -116,41 +116,41 @@ class Suite:
         self._model: Qwen3TTS = load_model(self._config) if args.model else random_model(args.shape, self._config)
         self._max_rows: int | None = args.rows
         self._until_s = started_s + args.budget_s
-        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {HOW}", flush=True)
+        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {UTILIZATION_METHOD}", flush=True)
         self.results: list[dict[str, Any]] = []
 
-    def run(self, asked: Engine) -> None:
-        """Every part of an engine, as long as there is time."""
+    def run(self, setup: EngineSetup) -> None:
+        """Measure every part of an engine, as long as there is time."""
         if time.monotonic() > self._until_s:
-            print(f"{asked.name}: left out: no time", flush=True)
+            print(f"{setup.name}: left out: no time", flush=True)
             return
         opening_s = time.monotonic()
-        chunks = ChunkRecorder() if asked.settings.get("code2wav_mode") == "chunked" else None
-        engine, preparer = open_bench_engine(self._model, replace(self._config, **asked.settings, on_chunk=chunks))
+        chunks = ChunkRecorder() if setup.settings.get("code2wav_mode") == "chunked" else None
+        engine, preparer = open_bench_engine(self._model, replace(self._config, **setup.settings, on_chunk=chunks))
         opened_s = time.monotonic() - opening_s
         capture_s = engine.read_meter().host_s.get("capture Code2Wav", 0.0)
-        rows = {part.name: self._rows(part.workload) for part in asked.parts}
-        for part in asked.parts:
+        rows = {part.name: self._rows(part.workload) for part in setup.parts}
+        for part in setup.parts:
             if not part.is_cold:
                 encode_references(preparer, rows[part.name])
-        warm_up = measure(engine, rows[asked.parts[0].name][: asked.warm_up_rows], None, chunks)
+        warm_up = measure(engine, rows[setup.parts[0].name][: setup.warm_up_rows], None, chunks)
         print(
-            f"{asked.name}: opened in {opened_s:.1f} s (Code2Wav's graphs {capture_s:.1f}), warm-up "
+            f"{setup.name}: opened in {opened_s:.1f} s (Code2Wav's graphs {capture_s:.1f}), warm-up "
             f"{warm_up.wall_s:.1f} s; {engine.info}",
             flush=True,
         )
         max_num_seqs = int(engine.info["max_num_seqs"])
-        for part in asked.parts:
+        for part in setup.parts:
             for _ in range(part.rounds):
                 if time.monotonic() > self._until_s:
-                    print(f"{asked.name}/{part.name}: left out: no time", flush=True)
+                    print(f"{setup.name}/{part.name}: left out: no time", flush=True)
                     break
                 if part.is_cold:
                     preparer.forget_references()
                 found = measure(engine, rows[part.name], part.at_once, chunks)
-                self._report(asked, part, found, min(part.at_once or max_num_seqs, found.attempted, max_num_seqs))
+                self._report(setup, part, found, min(part.at_once or max_num_seqs, found.attempted, max_num_seqs))
             if part.is_cold:  # for the parts to come
-                for other in asked.parts:
+                for other in setup.parts:
                     encode_references(preparer, rows[other.name])
         engine.close()
         del engine, preparer
@@ -162,16 +162,16 @@ class Suite:
             workload = replace(workload, num_rows=min(workload.num_rows, self._max_rows))
         return workload.requests(lambda text: len(self._model.text_tokenizer.encode(text)))
 
-    def _report(self, asked: Engine, part: Part, found: Measurement, at_once: int) -> None:
+    def _report(self, setup: EngineSetup, part: Part, found: Measurement, at_once: int) -> None:
         values = found.as_dict()
-        self.results.append({"engine": asked.name, "workload": part.title, "rows": at_once, **values})
+        self.results.append({"engine": setup.name, "workload": part.title, "rows": at_once, **values})
         idle = "n/a" if found.gpu_idle_steady is None else f"{found.gpu_idle_steady:.0%}"
         print(
-            f"{asked.name:10s} {part.title:34s} {found.audio_s_per_s:7.0f} audio-s/s {found.wall_s:6.2f} s, first "
+            f"{setup.name:10s} {part.title:34s} {found.audio_s_per_s:7.0f} audio-s/s {found.wall_s:6.2f} s, first "
             f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, idle {idle}, "
             f"{found.completed}/{found.attempted}",
             *(f"    {line}" for line in stage_lines(values)),
-            *([f"    {describe(values['playback'])}"] if values["playback"] else []),
+            *([f"    {describe_playback(values['playback'])}"] if values["playback"] else []),
             sep="\n",
             flush=True,
         )
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--shape", default="1.7b")
     parser.add_argument("--model", help="a Base checkpoint instead: folder, hub id or tiny-random")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rows", type=int, help="at most so many of each workload: a trial")
+    parser.add_argument("--rows", type=int, help="upper limit for the rows of each workload, for a quick try")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--budget-s", type=float, default=540.0)
     parser.add_argument("--only", nargs="+", default=[], metavar="PART")

@@ -3,9 +3,9 @@
     python -m benchmarks.synth [--rows N] [--voices N] [--shape 1.7b | --model CHECKPOINT --device cpu] [--out DIR]
 
 The rows are those of `tts-batch bench`, as JSON lines beside a wav file for each voice; the engine has random weights
-in a released shape, or a Base checkpoint, and ends rows where the workload says. All checks are made, and nothing fails
-one. The clock runs from the moment when the engine is ready until the manifest is written. benchmarks/log.md keeps what
-came.
+in a released shape, or a Base checkpoint, and every row has exactly the frames of the workload. All checks run, with
+limits that nothing fails. The time counts from when the engine is ready until the manifest is written.
+benchmarks/log.md records the results.
 """
 
 from __future__ import annotations

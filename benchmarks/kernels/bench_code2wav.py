@@ -113,7 +113,7 @@ def main() -> None:
         fast = FastCodecDecoder(exact)
         codes = random_codes(2, 40)
         log = [f"{torch.cuda.get_device_name()}; {check(exact, fast, codes)}"]
-        log.append(f"sound: standard deviation {float(exact(codes).std()):.2f}")
+        log.append(f"audio: standard deviation {float(exact(codes).std()):.2f}")
         rounded = CodecDecoder(RELEASED).cuda().eval()
         rounded.load_state_dict(exact.state_dict())
         log.append(f"error of exact bf16 {relative_error(rounded.bfloat16()(codes), exact(codes)):.2e}")

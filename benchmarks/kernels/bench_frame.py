@@ -4,8 +4,8 @@
     python -m benchmarks.kernels.bench_frame --rows 1 8 16 24 --small-batch 0 16
 
 Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
---small-batch measures every frame once for each limit: up to so many rows the kernels of small_batch.py serve, which
-take 16 at most.
+--small-batch measures every frame once for each limit: the most rows for which the kernels of small_batch.py are used
+(16 at most).
 `first_s` is the first frame of all at that shape, with the kernels that it compiles.
 """
 

@@ -1,4 +1,4 @@
-"""Variants: each is the default engine but for what its name says; how they compare, and what becomes of failures."""
+"""Variants: each differs from the default engine in what it is named after; comparisons, and failures of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A player in real time: it starts with the first chunk, stands still where the next is late, and says how long."""
+"""A real-time player: it starts with the first chunk and pauses when the next is late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark prints, and where it says it ran."""
+"""What a benchmark prints, and how it describes the machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in said, words
 
 
-def test_what_a_listener_stats_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_playback_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     stats = PlaybackStats(0.123, 0.456, 7, 5, 1.5)
     print_table({**REPORT, "rounds": [{**ROUND, "playback": asdict(stats)}]})
     line = "first audio p50 0.123 s, p99 0.456 s; 7 underruns in 5 rows, 1.50 s in all"

@@ -104,9 +104,9 @@ def test_every_language(language: str) -> None:
 
 
 def test_the_small_custom_voice_leaves_an_instruct_out() -> None:
-    told = build("custom_voice", "0b6", speaker="ryan", instruct="Whisper.")
-    assert told == build("custom_voice", "0b6", speaker="ryan")
-    assert "instruct" not in told.effective
+    prompt = build("custom_voice", "0b6", speaker="ryan", instruct="Whisper.")
+    assert prompt == build("custom_voice", "0b6", speaker="ryan")
+    assert "instruct" not in prompt.effective
     assert build("custom_voice", speaker="ryan", instruct="Whisper.").effective["instruct"] == "Whisper."
 
 

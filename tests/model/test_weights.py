@@ -46,7 +46,7 @@ def test_values_arrive_in_the_dtype_asked_for(tmp_path: Path, dtype: torch.dtype
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"1.weight": None}, r"missing: 1\.weight"),
         ({"2.weight": torch.eye(2)}, r"unexpected: 2\.weight"),
@@ -54,9 +54,11 @@ def test_values_arrive_in_the_dtype_asked_for(tmp_path: Path, dtype: torch.dtype
         ({"0.bias": None, "bias": torch.ones(2)}, r"missing: 0\.bias; unexpected: bias"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, torch.Tensor | None], told: str) -> None:
+def test_a_tensor_that_does_not_fit_is_named(
+    tmp_path: Path, change: dict[str, torch.Tensor | None], message: str
+) -> None:
     tensors = {name: tensor for name, tensor in (values() | change).items() if tensor is not None}
-    with pytest.raises(WeightsError, match=told):
+    with pytest.raises(WeightsError, match=message):
         load_weights(network(), write(tmp_path / "model.safetensors", tensors), CPU, torch.float32)
 
 

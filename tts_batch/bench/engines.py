@@ -26,7 +26,7 @@ SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
 
 
 def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
-    """The Base model of a released shape. Its text tokenizer is the tiny checkpoint's, whose ids the table holds."""
+    """Return the Base model of a released shape, with random weights and the text tokenizer of the tiny checkpoint."""
     folder = files("tts_batch.model") / "released"
     model_config = ModelConfig.from_json(json.loads((folder / f"{SHAPES[shape]}.json").read_text()))
     codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
@@ -36,8 +36,8 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
 
 
 def base_checkpoint(model: str) -> str:
-    """The folder of the checkpoint that a user names. Raises UsageError when it cannot clone."""
-    from tts_batch.plan.models import find_checkpoint  # pydantic stays out of a bench without a checkpoint
+    """Return the folder of the checkpoint that a user names. Raises UsageError when it cannot clone."""
+    from tts_batch.plan.models import find_checkpoint  # needs pydantic, which a bench with --shape does without
 
     checkpoint = find_checkpoint(model, task="base")
     if checkpoint.config.kind != "base":
@@ -48,14 +48,14 @@ def base_checkpoint(model: str) -> str:
 
 
 def load_model(config: EngineConfig) -> Qwen3TTS:
-    """The checkpoint of a configuration."""
+    """Load the checkpoint of a configuration."""
     platform = resolve_platform(config)
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
 @torch.inference_mode()
 def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> None:
-    """Encode every voice that is not known yet, in bursts as an engine would; while none runs."""
+    """Encode every voice that is not cached yet, in bursts as an engine does. No engine may be running."""
     for first in range(0, len(requests), BURST):
         burst = requests[first : first + BURST]
         preparer.load_ahead(burst)
@@ -65,7 +65,7 @@ def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> 
 
 
 def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
-    """An engine on a model, and its preparer, by which voices are encoded and forgotten while it rests."""
+    """Return an engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
     _, profile = resolve_profile(config, resolve_platform(config))
     preparer = Preparer(model, references_together=profile.references_together)
     return NativeEngine.of_model(model, config, preparer), preparer

@@ -12,26 +12,26 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tts_batch.bench.gpu import GpuWatch, forget_peak_memory, peak_memory_gib
+from tts_batch.bench.gpu import GpuSampler, peak_memory_gib, reset_peak_memory
 from tts_batch.bench.player import ChunkRecorder, PlaybackStats
 from tts_batch.engine.meter import Reading
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, Engine, SpeechRequest, SpeechResult
 
 STEP_S = 1.0
-STEADY_SHARE = 0.9  # of the audio: when so much is there, the tail begins
+STEADY_SHARE = 0.9  # of the audio: once this much is complete, the tail begins
 
 
 class BenchEngine(Engine, Protocol):
-    """An engine that tells where its time went."""
+    """An engine that reports where its time went."""
 
     def read_meter(self) -> Reading: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one pass over a workload gave. Audio counts only where the clip has exactly its frames and is finite.
+    """The results of one pass over a workload. Audio counts only where a clip has exactly its frames and is finite.
 
-    Latencies count from when the engine gets a request to its waveform on the host, of whole clips only.
+    A latency is the time from adding a request to its waveform on the host; complete clips only.
     """
 
     attempted: int
@@ -40,18 +40,18 @@ class Measurement:
     started_s: float  # on the machine's monotonic clock, which all its processes share
     wall_s: float
     first_result_s: float
-    tail_s: float  # from the result with which 90 % of the audio was there to the last
+    tail_s: float  # from the result that completed 90 % of the audio to the last
     latency_p50_s: float | None
     latency_p99_s: float | None
-    row_rtf_p50: float | None  # of a row: its latency for each second of its audio
-    gpu_utilization: float | None  # see gpu.HOW; the mean of all devices
-    gpu_idle_steady: float | None  # in the steady state, as HOW says; the mean of all devices
+    row_rtf_p50: float | None  # latency of a row / duration of its audio
+    gpu_utilization: float | None  # 0 to 1, see gpu.UTILIZATION_METHOD; the mean of all devices
+    gpu_idle_steady: float | None  # 1 - utilization in the steady state; the mean of all devices
     gpu_idle_steady_each: dict[str, float] | None
     peak_memory_gib: float | None
-    stages_s: dict[str, float]  # means over rows, as the engine reports them
-    frames: int  # of the frame loop: each is one of every row under way
-    device_ms_per_frame: dict[str, float]  # what the device spent on each stage for a frame of the loop
-    host_ms_per_frame: dict[str, float]  # what the compute thread spent on each unit of work
+    stages_s: dict[str, float]  # means over rows, from the metrics of results
+    frames: int  # steps of the frame loop: each makes a frame of every running row
+    device_ms_per_frame: dict[str, float]  # device time of each stage, divided by `frames`
+    host_ms_per_frame: dict[str, float]  # time of the compute thread in each unit of work, divided by `frames`
     counts: dict[str, int]
     graphs: dict[str, dict[str, int]]  # hits, misses by bucket, and eager runs
     playback: PlaybackStats | None  # in chunked mode
@@ -67,7 +67,7 @@ class Measurement:
 
     @property
     def rtf(self) -> float | None:
-        """Seconds for each second of audio; None without audio."""
+        """The real-time factor: wall time / duration of the audio; None without audio."""
         return self.wall_s / self.audio_s if self.audio_s else None
 
     def as_dict(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ def measure(
     concurrency: int | None,
     chunks: ChunkRecorder | None = None,
 ) -> Measurement:
-    """Run requests of fixed length through a warm engine, at most `concurrency` of them in flight (None: all it takes).
+    """Run requests of fixed length through a warm engine, at most `concurrency` in flight (None: `num_wanted`).
 
     `chunks` is the `on_chunk` of an engine in chunked mode.
     """
@@ -94,10 +94,10 @@ def measure(
     if chunks is not None:
         chunks.clear()
     devices = _devices(engine.info)
-    forget_peak_memory(devices)
+    reset_peak_memory(devices)
     before = engine.read_meter()
     waiting = deque(requests)
-    with GpuWatch(devices) as gpus:
+    with GpuSampler(devices) as sampler:
         started_s = time.monotonic()
         while len(ended_at_s) < len(lengths):
             room = engine.num_wanted
@@ -110,7 +110,7 @@ def measure(
             for result in engine.step(STEP_S):
                 ended_at_s[result.request_id] = time.monotonic()
                 reasons[result.finish_reason if result.reason is None else result.reason] += 1
-                if _is_whole(result, lengths[result.request_id]):
+                if _is_complete(result, lengths[result.request_id]):
                     audio_s[result.request_id] = result.num_frames * SAMPLES_PER_FRAME / SAMPLE_RATE_HZ
                 for name, value in result.metrics.items():
                     if name.endswith("_s"):
@@ -120,8 +120,8 @@ def measure(
     frames = spent.counts.get("frames", 0)
     latencies_s = {name: ended_at_s[name] - added_at_s[name] for name in audio_s}
     first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
-    busy, busy_steady = gpus.busy(), gpus.busy(first_at_s, tail_at_s)
-    idle_steady = {device: 1 - share for device, share in busy_steady.items()} if busy_steady else None
+    utilization, steady = sampler.utilization(), sampler.utilization(first_at_s, tail_at_s)
+    idle_steady = {device: 1 - share for device, share in steady.items()} if steady else None
     return Measurement(
         attempted=len(requests),
         completed=len(audio_s),
@@ -133,7 +133,7 @@ def measure(
         latency_p50_s=_percentile(latencies_s.values(), 50),
         latency_p99_s=_percentile(latencies_s.values(), 99),
         row_rtf_p50=_percentile([latencies_s[name] / seconds for name, seconds in audio_s.items() if seconds], 50),
-        gpu_utilization=mean(busy.values()) if busy else None,
+        gpu_utilization=mean(utilization.values()) if utilization else None,
         gpu_idle_steady=mean(idle_steady.values()) if idle_steady else None,
         gpu_idle_steady_each=idle_steady,
         peak_memory_gib=peak_memory_gib(devices),
@@ -149,12 +149,12 @@ def measure(
 
 
 def _devices(info: Mapping[str, str]) -> list[torch.device]:
-    """The engine's, each once."""
+    """Return the devices of an engine, each once."""
     names = [info[name] for name in ("device", "code2wav_device") if name in info]
     return [torch.device(name) for name in dict.fromkeys(names)]
 
 
-def _is_whole(result: SpeechResult, num_frames: int) -> bool:
+def _is_complete(result: SpeechResult, num_frames: int) -> bool:
     return (
         result.finish_reason in ("length", "stop")
         and result.num_frames == num_frames
@@ -165,7 +165,7 @@ def _is_whole(result: SpeechResult, num_frames: int) -> bool:
 
 
 def _time_of_share(audio_s: Mapping[str, float], ended_at_s: Mapping[str, float], share: float) -> float:
-    """When `share` of all audio was there."""
+    """Return the time at which `share` of all audio was complete."""
     wanted, have = share * sum(audio_s.values()), 0.0
     for name in sorted(audio_s, key=ended_at_s.__getitem__):
         have += audio_s[name]

@@ -1,4 +1,4 @@
-"""How audio that comes in chunks would play in real time: when it begins, and where it stops."""
+"""How audio that arrives in chunks would play in real time: latency of the first chunk, and underruns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackStats:
-    """How all rows would play, each on a player that starts with its first chunk and waits where the next is late."""
+    """How all rows would play, each on a player that starts with its first chunk and pauses when the next is late."""
 
     first_audio_p50_s: float
     first_audio_p99_s: float
@@ -34,7 +34,7 @@ class PlaybackStats:
 
 
 class ChunkRecorder:
-    """An `on_chunk` that keeps when the audio of each request came, until `clear`."""
+    """An `on_chunk` that records when the chunks of each request arrived."""
 
     def __init__(self) -> None:
         self._chunks: defaultdict[str, list[Chunk]] = defaultdict(list)
@@ -44,11 +44,11 @@ class ChunkRecorder:
             self._chunks[request_id].append(Chunk(time.monotonic(), audio.size / SAMPLE_RATE_HZ))
 
     def clear(self) -> None:
-        """Begin anew: requests will have the same ids again."""
+        """Drop what was recorded: the next pass uses the same ids."""
         self._chunks.clear()
 
     def stats(self, added_at_s: Mapping[str, float]) -> PlaybackStats | None:
-        """How the requests would play, given when each was added; None if nothing came."""
+        """Return how the requests would play, given when each was added; None without a chunk."""
         rows = [(added_s, self._chunks[name]) for name, added_s in added_at_s.items() if self._chunks.get(name)]
         if not rows:
             return None
@@ -64,7 +64,7 @@ class ChunkRecorder:
 
 
 def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
-    """How long the player stood still each time it ran out of audio."""
+    """Return how long the player paused, each time that it ran out of audio."""
     gaps_s = []
     plays_until_s = chunks[0].at_s
     for chunk in chunks:
@@ -75,8 +75,8 @@ def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
     return gaps_s
 
 
-def describe(playback: Mapping[str, Any] | None) -> str:
-    """A line for the table, from a PlaybackStats as a dict."""
+def describe_playback(playback: Mapping[str, Any] | None) -> str:
+    """Return a line for the table, from a PlaybackStats as a dict."""
     if playback is None:
         return "first audio and underrun: n/a (whole clips; measured with --chunked only)"
     return (

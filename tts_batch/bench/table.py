@@ -1,4 +1,4 @@
-"""What a benchmark shows a person, and where it was measured."""
+"""The printed report of a benchmark, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import click
 import torch
 
-from tts_batch.bench.gpu import HOW
-from tts_batch.bench.player import describe
+from tts_batch.bench.gpu import UTILIZATION_METHOD
+from tts_batch.bench.player import describe_playback
 
 
 def describe_machine() -> dict[str, Any]:
-    """Card, versions, commit and the hash of what is not committed."""
+    """Return card, versions, commit and the hash of uncommitted changes."""
     on_cuda = torch.cuda.is_available()
     return {
         "device": torch.cuda.get_device_name() if on_cuda else platform.processor() or platform.machine(),
@@ -37,7 +37,7 @@ def _git(*args: str) -> str:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Everything on stdout, one row a round."""
+    """Print a report to stdout, one line for each round."""
     machine = report["machine"]
     click.echo(f"{machine['device']}, torch {machine['torch']}, commit {machine['commit']} (dirty {machine['dirty']})")
     click.echo("engine " + ", ".join(f"{name} {value}" for name, value in report["engine"].items()))
@@ -59,18 +59,18 @@ def print_table(report: dict[str, Any]) -> None:
             f"{_or_na(row['gpu_utilization'], '.0%'):>4} {_or_na(row['gpu_idle_steady'], '.0%'):>4} "
             f"{_or_na(peak, '.1f'):>9} {row['completed']}/{row['attempted']}"
         )
-    click.echo(f"gpu, and idle in the steady state: {HOW}")
+    click.echo(f"gpu, and idle in the steady state: {UTILIZATION_METHOD}")
     last = report["rounds"][-1]
     click.echo("mean seconds a row: " + _listed(last["stages_s"], ".3f"))
     click.echo("\n".join(stage_lines(last)))
     for owner, counts in report["graphs"].items():
         if failed := {name: count for name, count in counts.items() if name.startswith("failed")}:
             click.echo(f"CUDA graphs of {owner} that could not be captured: {_listed(failed, 'd')}")
-    click.echo(describe(last["playback"]))
+    click.echo(describe_playback(last["playback"]))
 
 
 def stage_lines(measured: dict[str, Any]) -> list[str]:
-    """What a frame of the loop took, by stage, and the CUDA graphs: hits, misses by bucket, eager runs."""
+    """Return lines on the time of a frame by stage, and on CUDA graphs: hits, misses by bucket, eager runs."""
     counts, frames = measured["counts"], measured["frames"]
     wall_ms = 1000 * measured["wall_s"] / frames if frames else 0.0
     lines = [

@@ -1,6 +1,6 @@
-"""What a benchmark asks for: requests of fixed seed and length, so that random weights cost what speech costs.
+"""Workloads of a benchmark: requests of fixed seed and length, so that random weights cost what speech costs.
 
-A request of N frames has a budget of N and may not end before: it ends as "length", and holds a KV cache of its length.
+A request of N frames has a budget of N and a minimum above it: it ends as "length" after exactly N frames.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Workload:
     seed: int = 0
 
     def requests(self, count_tokens: Callable[[str], int]) -> list[SpeechRequest]:
-        """The rows, in a fixed order. `count_tokens` is the checkpoint's own tokenizer."""
+        """Return the rows, in a fixed order. `count_tokens` counts with the checkpoint's tokenizer."""
         generator = np.random.default_rng(self.seed)
         lengths = self._lengths(generator)
         references = [_reference(i, generator) for i in range(self.num_references)]
@@ -93,7 +93,7 @@ class Workload:
 
 
 def _reference(index: int, generator: np.random.Generator) -> Reference:
-    """A voice-like clip, which costs nothing to load, and a transcript of a length to match."""
+    """Return a voice-like clip, cheap to load, with a transcript of matching length."""
     seconds = generator.uniform(*REFERENCE_S)
 
     def load() -> NDArray[np.float32]:
@@ -112,7 +112,7 @@ def _hum() -> NDArray[np.float32]:
 
 
 class _Words:
-    """Makes texts of words whose tokens are counted once. A word behind a space has the same tokens in every text."""
+    """Makes texts of words whose tokens are counted once. A word after a space has the same tokens in every text."""
 
     def __init__(self, count_tokens: Callable[[str], int]) -> None:
         alone = count_tokens(WORDS[0])
@@ -120,7 +120,7 @@ class _Words:
         self._later = [count_tokens(f"{WORDS[0]} {word}") - alone for word in WORDS]
 
     def text(self, generator: np.random.Generator, num_tokens: int) -> str:
-        """Words until they make `num_tokens` tokens."""
+        """Return random words of at least `num_tokens` tokens together."""
         words: list[str] = []
         have = 0
         while not words or have < num_tokens:

@@ -39,7 +39,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk and what its configuration says."""
+    """A checkpoint on disk, with its configuration."""
 
     path: Path
     name: str  # as the user gave it

@@ -1,4 +1,4 @@
-"""What a Qwen3-TTS checkpoint's JSON files say, read strictly into frozen dataclasses. Loads no torch."""
+"""The JSON files of a Qwen3-TTS checkpoint, read strictly into frozen dataclasses. Loads no torch."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds no JSON object")
+        raise ConfigError(f"{path} is not a JSON object")
     return values
 
 

@@ -1,6 +1,6 @@
 """Rows of unlike length in one batch, padded on the right: what makes each come out as if it were alone.
 
-Time is the last axis, [B, C, T]; `lengths` int64 [B] says how many steps of each row are its own, at least one.
+Time is the last axis, [B, C, T]; `lengths` int64 [B] counts the steps of each row that are not padding, at least one.
 """
 
 from __future__ import annotations

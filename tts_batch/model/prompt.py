@@ -31,8 +31,8 @@ class PromptError(Exception):
 class Prompt:
     """What the talker starts from, position by position.
 
-    `trailing_ids` is the text that goes with the generated frames, one id a frame; after it comes tts_pad, for ever.
-    `effective` says what was really applied: `language` ("auto", or the name of the tag), `speaker` and `instruct`,
+    `trailing_ids` is the text that goes with the generated frames, one id a frame; after it tts_pad is repeated.
+    `effective` holds what was really applied: `language` ("auto", or the name of the tag), `speaker` and `instruct`,
     the last two only if there is one in the prompt.
     """
 
@@ -77,7 +77,7 @@ def build_prompt(
 ) -> Prompt:
     """Build the prompt of one request.
 
-    `num_ref_frames` and `has_x_vector` say what is known of the reference of task "base". What the task has no place
+    `num_ref_frames` and `has_x_vector` describe the reference of task "base". What the task has no place
     for is left out, as the official package does, and missing in `effective`: a speaker outside CustomVoice, an
     instruct for Base and for the 0.6B CustomVoice. `non_streaming` None is the official default: False for "base",
     else True.

@@ -50,9 +50,9 @@ def _check(path: Path, expected: dict[str, list[int]], found: dict[str, list[int
             if name in found and found[name] != shape
         ],
     }
-    told = [f"{kind}: {_some(names)}" for kind, names in problems.items() if names]
-    if told:
-        raise WeightsError(f"{path} does not fit the network of its config.json; {'; '.join(told)}")
+    parts = [f"{kind}: {_some(names)}" for kind, names in problems.items() if names]
+    if parts:
+        raise WeightsError(f"{path} does not fit the network of its config.json; {'; '.join(parts)}")
 
 
 def _some(names: list[str], limit: int = 5) -> str:

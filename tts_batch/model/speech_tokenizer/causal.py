@@ -43,7 +43,7 @@ class CausalConv1d(nn.Module):
         return self.conv(F.pad(x, (self.left, right), mode=self.pad_mode))
 
     def num_steps(self, lengths: Tensor) -> Tensor:
-        """Steps that come of so many."""
+        """Return the number of output steps for each number of input steps."""
         return -(-lengths // self.stride)
 
 

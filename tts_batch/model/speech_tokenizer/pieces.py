@@ -1,6 +1,6 @@
 """Where a long decode is cut: every sequence is decoded in pieces of 300 frames, each after 25 frames of context.
 
-The official package cuts so, and the sound after frame 300 depends on it, so equal sound needs equal seams.
+The official package cuts there too, and the audio after frame 300 depends on it: equal audio needs equal cuts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.ablate --shape 1.7b [--rows N] [--rounds N] [--budget-s S] [--only NAME …] [--json FILE]
 
 Each line gives audio seconds per second and, of the default before it, the share: its median, and the least and the
-most of all rounds. benchmarks/log.md keeps what came.
+most of all rounds. benchmarks/log.md records the results.
 """
 
 from __future__ import annotations

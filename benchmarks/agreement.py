@@ -1,6 +1,6 @@
 """How many clips keep their greedy codes when the batch, the runner or the precision changes, at a released shape.
 
-    python benchmarks/agreement.py [--shape 1.7b] [--clips 64] [--frames 40]
+    python -m benchmarks.agreement [--shape 1.7b] [--clips 64] [--frames 40]
 
 Random weights: their margins are not the released model's, so read this as a measure of the engine's rounding.
 Prints, for each pair, the share of clips whose codes are equal throughout and the mean frame of the first difference.

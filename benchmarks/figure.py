@@ -1,9 +1,9 @@
 """Throughput against the rows decoded together, as an SVG: the same bytes for the same numbers and matplotlib.
 
-    python benchmarks/figure.py [--out benchmarks/throughput.svg] [FILE ...]
+    python -m benchmarks.figure [--out benchmarks/throughput.svg] [FILE ...]
 
 Without files it draws benchmarks/data/throughput.csv, the numbers of benchmarks/log.md. A file is such a CSV, or what
-`tts-batch bench --json` or benchmarks/suite.py wrote. Needs the extra `report`.
+`tts-batch bench --json` or benchmarks.suite wrote. Needs the extra `report`.
 """
 
 from __future__ import annotations

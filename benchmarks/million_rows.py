@@ -4,7 +4,7 @@ the journal of a run over it, as resuming and `status` do, and of such a run its
     python -m benchmarks.million_rows [--rows N] [--part plan|journal|run] [--out DIR]
 
 It runs on any machine, on the tiny model. A run writes N files of 4 KB under DIR (default: the temporary folder), and
-removes them at its end. benchmarks/log.md keeps what came.
+removes them at its end. benchmarks/log.md records the results.
 """
 
 from __future__ import annotations

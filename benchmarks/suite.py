@@ -1,6 +1,6 @@
 """The figures of docs/performance.md, part by part: every workload on runner v2, chunks, then v2 without graphs and v1.
 
-    python benchmarks/suite.py [--shape 1.7b] [--json FILE] [--budget-s 540] [--only PART ...] [--list]
+    python -m benchmarks.suite [--shape 1.7b] [--json FILE] [--budget-s 540] [--only PART ...] [--list]
 
 A part is an engine's name (`v2`, all of its workloads) or ENGINE/WORKLOAD (`v2/icl-warm`); `--list` names them all.
 Voices are encoded and the engine is warmed up before its workloads. Prints a line a round, and what is left out because

@@ -2,7 +2,7 @@
 
     python -m benchmarks.writer [--rows N] [--clip-s S] [--format NAME] [--out DIR]
 
-One worker as in any run, on the disk of DIR (default: the temporary folder). benchmarks/log.md keeps what came.
+One worker as in any run, on the disk of DIR (default: the temporary folder). benchmarks/log.md records the results.
 """
 
 from __future__ import annotations

@@ -2,20 +2,19 @@
 
     python codes.py --corpus /tmp/corpus --shards 60 --until EPOCH_SECONDS --out OUT
 
-What the encoder hears shall tell the outline of the speech, log mels every 10 ms, and its phonemes. That takes no
-waveform, so a step costs little. What becomes codebook 0 alone learns to tell phonemes too, so that the talker's first
-codes mean sounds, whoever makes them. Nothing is quantized while this is learnt: noise of one strength in every
-direction stands for it, so that what matters is said loudly. Then the codebooks are found by k-means, and the codes
-stay as they are: talker.py learns to say them and decoder.py to make them heard.
+The encoder's output must predict the outline of the speech, log mels every 10 ms, and its phonemes. That takes no
+waveform, so a step is cheap. What becomes codebook 0 must predict phonemes on its own too, so that the talker's first
+codes mean sounds, whoever speaks. Nothing is quantized during this training: noise of one strength in every direction
+stands for it, so that what matters is encoded with large values. Then the codebooks are found by k-means, and the codes
+are fixed: talker.py learns to predict them and decoder.py to decode them.
 
-Codebooks that learnt along, with gradients passed straight through them, made the encoder's vectors grow without end.
+Codebooks trained jointly, with straight-through gradients, made the encoder's vectors grow without bound.
 """
 
 from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ from codec import Codec
 from corpus import Corpus
 from log import Log
 from spectra import OUTLINE_WIDTH, Outline
-from stepping import Rate, Step, Values, adamw, until
+from stepping import Rate, Step, Values, adamw, training_parser, until
 from torch import Tensor, nn
 
 CROP_FRAMES = (25, 100)  # crops of 2 and 8 s: the transformers learn what is near and what is far
@@ -33,31 +32,23 @@ NOISE_FIRST, NOISE_REST = 0.4, 0.25  # a little less than what one codebook and 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--shards", type=int, required=True)
-    parser.add_argument("--until", type=float, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = training_parser(__doc__, log_every=100)
     parser.add_argument("--seconds-per-step", type=int, default=32)
     parser.add_argument("--crops", type=int, default=4000, help="of 4 s, to find the codebooks in")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--no-graph", action="store_true")
-    parser.add_argument("--log-every", type=int, default=100)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.backends.cudnn.benchmark = True
 
     log = Log(args.out / "codes.log")
     corpus = Corpus.load(args.corpus, args.shards, args.device)
-    log.say(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+    log.message(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
     codec = Codec().to(args.device)
     train(codec, corpus, args, log)
     codec.save(args.out)
     (args.out / "codec.done").touch()
 
 
-class Lesson:
+class Trainer:
     """Steps for crops of one length."""
 
     def __init__(self, codec: Codec, corpus: Corpus, optimizer: torch.optim.Optimizer) -> None:
@@ -70,18 +61,18 @@ class Lesson:
         rows = self._crops(frames, batch)
         first, rest = self.codec.hear(self.corpus.waveform(rows))
         spread = correlation(first) + correlation(rest)
-        told = self._told(rows, noisy(first, NOISE_FIRST), noisy(rest, NOISE_REST))
-        loss = told["outline"] + PHONEMES * (told["sounds"] + told["phonemes"]) + SPREAD * spread
+        losses = self._losses(rows, noisy(first, NOISE_FIRST), noisy(rest, NOISE_REST))
+        loss = losses["outline"] + PHONEMES * (losses["sounds"] + losses["phonemes"]) + SPREAD * spread
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
         self.optimizer.step()
-        told |= {"spread": spread, "loudness": rest.std()}
-        return {name: value.detach() for name, value in told.items()}
+        losses |= {"spread": spread, "loudness": rest.std()}
+        return {name: value.detach() for name, value in losses.items()}
 
     @torch.no_grad()
     def find_codebooks(self, crops: int, frames: int = 50) -> Values:
-        """Find the codebooks in what the encoder makes of random crops; how much others then tell through them."""
+        """Find the codebooks in the encoder's output for random crops; return the losses of others through them."""
         codec = self.codec
         heard = [codec.hear(self.corpus.waveform(some)) for some in self._crops(frames, crops).split(64)]
         codec.semantic.find(torch.cat([first for first, _ in heard]).flatten(0, 1))
@@ -91,14 +82,14 @@ class Lesson:
         (_, said_first), (_, said_rest) = codec.semantic(first), codec.acoustic(rest)
         pairs = {"first": (first, said_first), "rest": (rest, said_rest)}
         lost = {f"lost_{name}": (x - y).var() / x.var() for name, (x, y) in pairs.items()}
-        return self._told(rows, said_first, said_rest) | lost | {"loudest": rest.abs().max()}
+        return self._losses(rows, said_first, said_rest) | lost | {"loudest": rest.abs().max()}
 
     def _crops(self, frames: int, count: int) -> Tensor:
         starts = torch.randint(len(self.corpus.phonemes) - frames, (count,), device=self.device)
         return starts[:, None] + torch.arange(frames, device=self.device)
 
-    def _told(self, rows: Tensor, first: Tensor, rest: Tensor) -> Values:
-        """How far what the vectors tell is from the outline and the phonemes of the frames [B, T]."""
+    def _losses(self, rows: Tensor, first: Tensor, rest: Tensor) -> Values:
+        """Losses of what is predicted from the vectors: the outline and the phonemes of the frames [B, T]."""
         codec, spoken = self.codec, self.corpus.phonemes[rows].long()  # [B, T, 4]
         x = codec.upsample(first, rest).transpose(1, 2)
         outline = codec.outline(x).view(len(rows), -1, OUTLINE_WIDTH)
@@ -115,7 +106,7 @@ def noisy(x: Tensor, strength: float) -> Tensor:
 
 
 def correlation(x: Tensor) -> Tensor:
-    """Mean squared correlation between the components of x [B, T, width]: 1 if they all say the same."""
+    """Mean squared correlation between the components of x [B, T, width]: 1 if all are equal."""
     x = x.flatten(0, 1)
     x = (x - x.mean(0)) / (x.std(0) + 1e-4)
     between = (x.T @ x / len(x)).pow(2)
@@ -125,16 +116,16 @@ def correlation(x: Tensor) -> Tensor:
 def train(codec: Codec, corpus: Corpus, args: argparse.Namespace, log: Log) -> None:
     """Train until the time is over, then find the codebooks."""
     rate = Rate(args.device, PEAK_RATE, FINAL_RATE, WARMUP_STEPS)
-    lesson = Lesson(codec, corpus, adamw(codec, rate, betas=(0.8, 0.99), weight_decay=0.01))
+    trainer = Trainer(codec, corpus, adamw(codec, rate, betas=(0.8, 0.99), weight_decay=0.01))
     graph = args.device == "cuda" and not args.no_graph
-    steps = [Step(partial(lesson.step, n, int(args.seconds_per_step * 12.5) // n), graph) for n in CROP_FRAMES]
+    steps = [Step(partial(trainer.step, n, int(args.seconds_per_step * 12.5) // n), graph) for n in CROP_FRAMES]
     for step, progress in until(args.until, args.device):
         rate.set(step, progress)
         now = steps[step % len(steps)]
         now()
         if step % args.log_every == 0:
-            log.row(step=step, share=progress, **now.values)
-    log.row(**lesson.find_codebooks(args.crops))
+            log.metrics(step=step, share=progress, **now.values)
+    log.metrics(**trainer.find_codebooks(args.crops))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python decoder.py --corpus /tmp/corpus --shards 72 --codec FOLDER --until EPOCH_SECONDS --out OUT
 
 The decoded speech shall have the spectrum of the original at several resolutions. FOLDER holds what codes.py or
-decoder.py wrote. OUT receives the codec with the decoder, and OUT/unjudged as it was before there was a discriminator.
+decoder.py wrote. OUT receives the codec with the decoder, and OUT/before_discriminator the codec as it was until then.
 """
 
 from __future__ import annotations
@@ -18,41 +18,33 @@ from corpus import Corpus
 from discriminator import Discriminator
 from log import Log
 from spectra import SpectralLoss
-from stepping import Rate, Step, Values, adamw, until
+from stepping import Rate, Step, Values, adamw, training_parser, until
 from torch import Tensor, nn
 
 from tts_batch.model.speech_tokenizer.decoder import Snake
 
 CROP_FRAMES = (25, 100)
 PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1e-3, 2e-5, 100
-JUDGES_RATE, ADVERSARIAL, FEATURES = 4e-4, 0.1, 10.0
+DISCRIMINATOR_RATE, ADVERSARIAL, FEATURES = 4e-4, 0.1, 10.0
 ALONE = 0.6  # of the time passes before there is a discriminator
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--shards", type=int, required=True)
+    parser = training_parser(__doc__, log_every=100)
     parser.add_argument("--codec", type=Path, required=True)
-    parser.add_argument("--until", type=float, required=True)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds-per-step", type=int, default=24)
     parser.add_argument("--rate", type=float, default=PEAK_RATE)
     parser.add_argument("--alone", type=float, default=ALONE)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--no-graph", action="store_true")
-    parser.add_argument("--log-every", type=int, default=100)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.backends.cudnn.benchmark = True
 
     log = Log(args.out / "decoder.log")
     corpus = Corpus.load(args.corpus, args.shards, args.device)
-    log.say(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+    log.message(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
     if args.device == "cuda":
-        rehearse(corpus, args)
-        log.say("rehearsed")
+        warm_up(corpus, args)
+        log.message("warmed up")
     codec = Codec().to(args.device).eval()
     wait_for(args.codec)
     codec.load(args.codec)
@@ -60,22 +52,22 @@ def main() -> None:
     torch.backends.cudnn.benchmark = False  # of the clips' many lengths each would be tried out
     codes = corpus.encode(network.encoder)
     torch.backends.cudnn.benchmark = True
-    log.say(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
+    log.message(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
     if args.device == "cuda" and not args.no_graph:
         fuse_snakes(network.decoder)
     train(codec, corpus, codes, args, log)
     codec.save(args.out)
 
 
-def rehearse(corpus: Corpus, args: argparse.Namespace) -> None:
-    """Take steps of every kind with another decoder: kernels are compiled and chosen while there are no codes yet."""
+def warm_up(corpus: Corpus, args: argparse.Namespace) -> None:
+    """Take steps of every kind with another decoder: kernels are compiled and selected before the codes are there."""
     decoder = Codec().to(args.device).network.decoder
     if not args.no_graph:
         fuse_snakes(decoder)
-    lesson = Lesson(decoder, corpus, torch.zeros(len(corpus.phonemes), 16, device=args.device), args)
+    trainer = Trainer(decoder, corpus, torch.zeros(len(corpus.phonemes), 16, device=args.device), args)
     for frames in CROP_FRAMES:
-        for judged in (False, True):
-            lesson.step(frames, int(args.seconds_per_step * 12.5) // frames, judged)
+        for adversarial in (False, True):
+            trainer.step(frames, int(args.seconds_per_step * 12.5) // frames, adversarial)
 
 
 class FusedSnake(nn.Module):
@@ -103,7 +95,7 @@ def fuse_snakes(module: nn.Module) -> None:
             fuse_snakes(child)
 
 
-class Lesson:
+class Trainer:
     """Steps for crops of one length, with or without a discriminator."""
 
     def __init__(self, decoder: nn.Module, corpus: Corpus, codes: Tensor, args: argparse.Namespace) -> None:
@@ -111,11 +103,13 @@ class Lesson:
         self.spectral = SpectralLoss().to(args.device)
         self.discriminator = Discriminator().to(args.device)
         self.rate = Rate(args.device, args.rate, FINAL_RATE, WARMUP_STEPS)
-        self.judges_rate = Rate(args.device, JUDGES_RATE, FINAL_RATE, WARMUP_STEPS)
+        self.discriminator_rate = Rate(args.device, DISCRIMINATOR_RATE, FINAL_RATE, WARMUP_STEPS)
         self.optimizer = adamw(decoder, self.rate, betas=(0.8, 0.99), weight_decay=0.01)
-        self.judging = adamw(self.discriminator, self.judges_rate, betas=(0.8, 0.99), weight_decay=0.01)
+        self.discriminator_optimizer = adamw(
+            self.discriminator, self.discriminator_rate, betas=(0.8, 0.99), weight_decay=0.01
+        )
 
-    def step(self, frames: int, batch: int, judged: bool) -> Values:
+    def step(self, frames: int, batch: int, adversarial: bool) -> Values:
         """Update the weights once."""
         decoder, discriminator, device = self.decoder, self.discriminator, self.codes.device
         starts = torch.randint(len(self.codes) - frames, (batch,), device=device)
@@ -125,43 +119,44 @@ class Lesson:
         x = decoder.pre_transformer(decoder.pre_conv(x).transpose(1, 2)).transpose(1, 2)
         decoded = decoder.decoder(decoder.upsample(x))[:, 0]
         spectrum = self.spectral(decoded, audio)
-        loss, told = spectrum, {"spectrum": spectrum}
-        if judged:
-            seen_through, unlike = discriminator.judge_decoder(audio, decoded)
-            loss = loss + ADVERSARIAL * (seen_through + FEATURES * unlike)
-            told |= {"seen_through": seen_through, "unlike": unlike}
+        loss, losses = spectrum, {"spectrum": spectrum}
+        if adversarial:
+            generator_loss, feature_loss = discriminator.decoder_losses(audio, decoded)
+            loss = loss + ADVERSARIAL * (generator_loss + FEATURES * feature_loss)
+            losses |= {"generator_loss": generator_loss, "feature_loss": feature_loss}
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(decoder.parameters(), 2.0)
         self.optimizer.step()
-        if judged:
-            self.judging.zero_grad(set_to_none=True)  # also of what the decoder's loss left there
-            told["judgement"] = discriminator.loss(audio, decoded)
-            told["judgement"].backward()
-            self.judging.step()
-        return {name: value.detach() for name, value in told.items()}
+        if adversarial:
+            self.discriminator_optimizer.zero_grad(set_to_none=True)  # also of what the decoder's loss left there
+            losses["discriminator_loss"] = discriminator.loss(audio, decoded)
+            losses["discriminator_loss"].backward()
+            self.discriminator_optimizer.step()
+        return {name: value.detach() for name, value in losses.items()}
 
 
 def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace, log: Log) -> None:
     """Train until the time is over."""
-    lesson = Lesson(codec.network.decoder, corpus, codes, args)
+    trainer = Trainer(codec.network.decoder, corpus, codes, args)
     graph = args.device == "cuda" and not args.no_graph
 
-    def steps(judged: bool) -> list[Step]:
+    def steps(adversarial: bool) -> list[Step]:
         return [
-            Step(partial(lesson.step, n, int(args.seconds_per_step * 12.5) // n, judged), graph) for n in CROP_FRAMES
+            Step(partial(trainer.step, n, int(args.seconds_per_step * 12.5) // n, adversarial), graph)
+            for n in CROP_FRAMES
         ]
 
-    now, judged, since = steps(False), False, 0
+    now, adversarial, since = steps(False), False, 0
     for step, progress in until(args.until, args.device):
-        if progress >= args.alone and not judged:
-            codec.save(args.out / "unjudged")
-            now, judged, since = steps(True), True, step
-        lesson.rate.set(step, progress)
-        lesson.judges_rate.set(step - since, progress)
+        if progress >= args.alone and not adversarial:
+            codec.save(args.out / "before_discriminator")
+            now, adversarial, since = steps(True), True, step
+        trainer.rate.set(step, progress)
+        trainer.discriminator_rate.set(step - since, progress)
         now[step % len(now)]()
         if step % args.log_every == 0:
-            log.row(step=step, share=progress, **now[0].values)
+            log.metrics(step=step, share=progress, **now[0].values)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A judge of spectrograms, which learns to tell the decoder's speech from the original while the decoder learns."""
+"""Spectrogram discriminators, trained with the decoder to distinguish its speech from the original."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ CHANNELS = 32
 
 
 class Discriminator(nn.Module):
-    """One judge for each window size. Each looks at complex spectra, and so at phases too."""
+    """One discriminator for each window size. Each sees complex spectra, and so phases too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.judges = nn.ModuleList(Judge(size) for size in WINDOWS)
+        self.discriminators = nn.ModuleList(SpectrogramDiscriminator(size) for size in WINDOWS)
 
     def loss(self, original: Tensor, decoded: Tensor) -> Tensor:
-        """What the judges minimise, for audio [B, samples]: originals above 1, decoded speech below -1."""
+        """The hinge loss of the discriminators for audio [B, samples]: originals above 1, decoded speech below -1."""
         losses = []
-        for judge in self.judges:
-            real, fake = judge(original)[-1], judge(decoded.detach())[-1]
+        for discriminator in self.discriminators:
+            real, fake = discriminator(original)[-1], discriminator(decoded.detach())[-1]
             losses.append(F.relu(1 - real).mean() + F.relu(1 + fake).mean())
         return torch.stack(losses).mean()
 
-    def judge_decoder(self, original: Tensor, decoded: Tensor) -> tuple[Tensor, Tensor]:
-        """What the decoder minimises: how well it is seen through, and how unlike the judges' features are."""
-        verdicts, features = [], []
-        for judge in self.judges:
+    def decoder_losses(self, original: Tensor, decoded: Tensor) -> tuple[Tensor, Tensor]:
+        """What the decoder minimises: its adversarial loss, and how far its features are from the original's."""
+        scores, features = [], []
+        for discriminator in self.discriminators:
             with torch.no_grad():
-                real = judge(original)
-            fake = judge(decoded)
-            verdicts.append(-fake[-1].mean())
+                real = discriminator(original)
+            fake = discriminator(decoded)
+            scores.append(-fake[-1].mean())
             distances = [F.l1_loss(a, b) / b.abs().mean() for a, b in zip(fake[:-1], real[:-1], strict=True)]
             features.append(torch.stack(distances).mean())
-        return torch.stack(verdicts).mean(), torch.stack(features).mean()
+        return torch.stack(scores).mean(), torch.stack(features).mean()
 
 
-class Judge(nn.Module):
-    """Convolutions over time and frequency: audio [B, samples] to the features of every layer, the verdict last."""
+class SpectrogramDiscriminator(nn.Module):
+    """Convolutions over time and frequency: audio [B, samples] to the features of every layer, the score last."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Judge(nn.Module):
             conv = nn.Conv2d(CHANNELS, CHANNELS, (3, 9), stride=(1, 2), dilation=(dilation, 1), padding=padding)
             self.layers.append(norm(conv))
         self.layers.append(norm(nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)))
-        self.verdict = norm(nn.Conv2d(CHANNELS, 1, 3, padding=1))
+        self.score = norm(nn.Conv2d(CHANNELS, 1, 3, padding=1))
 
     def forward(self, audio: Tensor) -> list[Tensor]:
         window = self.window / self.window.pow(2).sum().sqrt()
@@ -62,4 +62,4 @@ class Judge(nn.Module):
         for layer in self.layers:
             x = F.leaky_relu(layer(x), 0.2)
             features.append(x)
-        return [*features, self.verdict(x)]
+        return [*features, self.score(x)]

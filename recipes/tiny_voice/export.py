@@ -1,10 +1,10 @@
 """Turn training states into checkpoints in the official layout.
 
-    python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/unjudged]
+    python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/before_discriminator]
 
 FOLDER holds what a piece of training left; CHECKPOINTS receives base/, custom_voice/ and voice_design/. One talker
 serves all three: they differ in their configuration, and in the speaker encoder that only Base has. --codec takes the
-codec from another folder, such as the piece's unjudged/.
+codec from another folder, such as the piece's before_discriminator/.
 
 CHECKPOINTS/stored/ is what tts_batch keeps of them: voice.safetensors in bfloat16 and codec.safetensors in float16,
 under the official names. Rows at a tensor's end that are all alike are stored once; whoever reads them repeats the

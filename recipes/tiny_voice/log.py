@@ -1,4 +1,4 @@
-"""What training reports: lines to the screen and the same, with every number, to a file of JSON lines."""
+"""The log of a training: lines to the screen, and every number to a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Log:
         self._file = path.open("a", encoding="utf-8")
         self._start = time.monotonic()
 
-    def say(self, text: str) -> None:
-        """Write a sentence, with the seconds since the log began."""
+    def message(self, text: str) -> None:
+        """Print a message, with the seconds since the log began."""
         print(f"[{time.monotonic() - self._start:6.1f} s] {text}", flush=True)
 
-    def row(self, **values: float | Tensor) -> None:
+    def metrics(self, **values: float | Tensor) -> None:
         """Write named numbers. Reading a tensor waits for the device, so do it seldom."""
         numbers = {n: float(v.detach() if isinstance(v, Tensor) else v) for n, v in values.items()}
-        self.say("  ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
+        self.message("  ".join(f"{name} {number:.4g}" for name, number in numbers.items()))
         self._file.write(json.dumps(numbers) + "\n")
         self._file.flush()

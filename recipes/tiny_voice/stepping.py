@@ -1,15 +1,31 @@
-"""How training steps run: until a moment, one after another, each replayed as one CUDA graph where that works."""
+"""How training steps run: until a given time, one after another, each replayed as one CUDA graph where that works."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 Values = dict[str, Tensor]
 IN_FLIGHT = 20  # steps that may be queued on the device
+
+
+def training_parser(description: str | None, log_every: int) -> argparse.ArgumentParser:
+    """Return a parser of the options that all trainings have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--shards", type=int, required=True)
+    parser.add_argument("--until", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-graph", action="store_true")
+    parser.add_argument("--log-every", type=int, default=log_every)
+    return parser
 
 
 class Step:
@@ -58,7 +74,7 @@ class Rate:
 
 
 def until(moment: float, device: str) -> Iterator[tuple[int, float]]:
-    """Count steps, with the share of the time that is over, until a moment in seconds since 1970."""
+    """Count steps, with the share of the time that is over, until `moment` in seconds since 1970."""
     start, step = time.time(), 0
     while (now := time.time()) < moment:
         yield step, (now - start) / (moment - start)

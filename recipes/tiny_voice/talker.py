@@ -5,7 +5,7 @@
 
 The losses are the official ones: cross-entropy of the first code or the end at every frame, and 0.3 times that of the
 other codes given the talker's state. Training begins with the first shards and takes up others as they appear.
-Before that, while it waits for the codec, the program makes itself fast: it compiles the layers and captures a step.
+Before that, while it waits for the codec, the program compiles the layers and captures a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from codec import Codec, wait_for
 from feed import Store, shards
 from log import Log
 from prompts import ROW
-from stepping import Rate, Step, Values, adamw, until
+from stepping import Rate, Step, Values, adamw, training_parser, until
 from torch import Tensor, nn
 from voice import Voice, run_stack
 from weights import load_pieces, save_pieces
@@ -30,12 +30,12 @@ from tts_batch.model.mel import mel_filterbank
 
 PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1.5e-3, 2e-5, 400
 PREDICTOR_WEIGHT = 0.3
-REFERENCE_FRAMES = 36  # what the speaker encoder hears of a clip
+REFERENCE_FRAMES = 36  # of a clip, for the speaker encoder
 FIRST_SHARDS = 60  # training begins with
 SAVE_EVERY = 0.25  # of the time
 
 
-class Lesson:
+class Trainer:
     """Steps on random rows of a store."""
 
     def __init__(self, voice: Voice, store: Store, args: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ class Lesson:
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
 
-    def forget(self, initial: dict[str, Tensor]) -> None:
+    def restore(self, initial: dict[str, Tensor]) -> None:
         """Undo the steps that were only taken to warm up."""
         self.voice.load_state_dict(initial)
         for state in self.optimizer.state.values():
@@ -81,23 +81,15 @@ class Lesson:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--shards", type=int, required=True)
+    parser = training_parser(__doc__, log_every=200)
     parser.add_argument("--first-shards", type=int, default=FIRST_SHARDS)
     parser.add_argument("--codec", type=Path, required=True)
-    parser.add_argument("--until", type=float, required=True)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--new-codes", action="store_true", help="the resumed talker learnt others")
     parser.add_argument("--rate", type=float, default=PEAK_RATE)
     parser.add_argument("--positions", type=int, default=32_768)
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--no-graph", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--log-every", type=int, default=200)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
 
@@ -109,9 +101,9 @@ def main() -> None:
         voice.load_state_dict(load_pieces(args.resume, "talker"))
         if args.new_codes:
             voice.forget_codes()
-    log.say(f"{sum(p.numel() for p in voice.parameters()) / 1e6:.1f} M parameters")
-    lesson = Lesson(voice, store, args)
-    step = prepare(lesson, args, log)
+    log.message(f"{sum(p.numel() for p in voice.parameters()) / 1e6:.1f} M parameters")
+    trainer = Trainer(voice, store, args)
+    step = prepare(trainer, args, log)
 
     wait_for(args.codec)
     codec = Codec().to(args.device).eval()
@@ -126,45 +118,45 @@ def main() -> None:
             added += store.add(shard)
     store.encode(encoder)
     used = [len(level.unique()) for level in store.codes[: store.num_frames].T]
-    log.say(f"{store.num_frames / 12.5 / 3600:.1f} h in {store.num_rows} rows; codes used in each codebook: {used}")
+    log.message(f"{store.num_frames / 12.5 / 3600:.1f} h in {store.num_rows} rows; codes used in each codebook: {used}")
 
     number, next_save = -1, SAVE_EVERY
     for number, progress in until(args.until, args.device):
         if number % 10 == 0 and (shard := next(feed)) is not None and store.add(shard):
             store.encode(encoder)
-        lesson.rate.set(number, progress)
+        trainer.rate.set(number, progress)
         step()
         if number % args.log_every == 0:
             hours = store.num_frames / 12.5 / 3600
             values = dict(step.values)
             others = values.pop("others")
             codes = {f"code_{g}": others[g - 1] for g in range(1, len(others) + 1)}
-            log.row(step=number, share=progress, hours=hours, **values, mean=others.mean(), **codes)
+            log.metrics(step=number, share=progress, hours=hours, **values, mean=others.mean(), **codes)
         if progress >= next_save:
             save(voice, args.out)
             next_save += SAVE_EVERY
     save(voice, args.out)
-    log.say(f"{number + 1} steps")
+    log.message(f"{number + 1} steps")
     os._exit(0)  # without waiting for processes that lay out shards
 
 
-def prepare(lesson: Lesson, args: argparse.Namespace, log: Log) -> Step:
-    """Compile and capture a step, on rows of nothing, and forget what they taught."""
-    voice = lesson.voice
+def prepare(trainer: Trainer, args: argparse.Namespace, log: Log) -> Step:
+    """Compile and capture a step on empty rows, then restore the initial weights."""
+    voice = trainer.voice
     initial = {name: value.clone() for name, value in voice.state_dict().items()}
     if not args.no_compile:
         voice.run_talker = torch.compile(run_stack, dynamic=False)
         voice.run_predictor = torch.compile(run_stack, dynamic=False)
         try:
-            lesson.step()
-            log.say("compiled")
-        except Exception as error:  # whatever it is, there is a way without
-            log.say(f"not compiled: {error}")
+            trainer.step()
+            log.message("compiled")
+        except Exception as error:  # it also works uncompiled
+            log.message(f"not compiled: {error}")
             voice.run_talker = voice.run_predictor = run_stack
-    step = Step(lesson.step, args.device == "cuda" and not args.no_graph)
+    step = Step(trainer.step, args.device == "cuda" and not args.no_graph)
     step()
-    lesson.forget(initial)
-    log.say("ready")
+    trainer.restore(initial)
+    log.message("ready")
     return step
 
 

@@ -236,7 +236,18 @@ def test_b62_what_libsndfile_does_not_read_goes_to_ffmpeg(tmp_path: Path, monkey
     assert caught.value.reason == "ref_unreadable"
 
 
-@pytest.mark.skipif(find_ffmpeg() is None, reason="needs the ffmpeg program")
+@pytest.fixture
+def _ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put ffmpeg on PATH, from the package that brings it, where the machine has none."""
+    if find_ffmpeg() is None:
+        import imageio_ffmpeg
+
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "ffmpeg").symlink_to(imageio_ffmpeg.get_ffmpeg_exe())
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("_ffmpeg")
 @pytest.mark.parametrize(
     ("suffix", "options"),
     [

@@ -1,7 +1,8 @@
 """Faults of the disk and of clip processes, for programs that find this folder on PYTHONPATH; FAKE_ENGINE sets them.
 
 "full_after": NUMBER OF FILES, then the disk is full; "fsync_s": how slow it is; "mute": FILE, a clip process kills its
-worker once, and leaves that file, between a journal line and the message about it; "mute_clip": the same, of itself.
+worker once, and leaves that file, between a journal line and the message about it; "mute_clip": the same, of itself;
+"clip_exit": STATUS, every clip process ends with it before it has begun.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def die_after_recording(mark: Path, process: int) -> None:
 
 if "tts_batch.worker.clip_process" in sys.orig_argv:
     settings = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
+    if "clip_exit" in settings:
+        os._exit(settings["clip_exit"])
     if "full_after" in settings:
         fill_disk(settings["full_after"])
     if "fsync_s" in settings:

@@ -99,6 +99,7 @@ def test_long_windows_change_nothing() -> None:
     assert codes(continuous(long_windows=True), rows) == codes(continuous(long_windows=False), rows)
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # of torch's profiler, at each start
 def test_no_copy_between_host_and_device_inside_a_window() -> None:
     runner = continuous(frames_per_visit=4)
     runner.warm_up()

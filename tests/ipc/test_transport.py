@@ -6,6 +6,8 @@ import os
 import pickle
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,6 +94,78 @@ def test_large_arrays_are_sent_before_anything_is_read(ends: Ends) -> None:
         messages += ends[1].receive_ready() or []
     assert [note.text for note in messages] == list("0123")
     assert all(note.arrays[0].min() == 1.0 for note in messages)
+
+
+def test_where_no_more_descriptors_may_travel_arrays_go_through_the_socket() -> None:
+    """A user who is not root may have no more of them unread than files open."""
+    program = """
+import os, resource
+import numpy as np
+from tests.ipc.test_transport import Note, open_ends
+one, other = open_ends()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+if os.getuid() == 0:
+    os.setuid(65_534)
+for number in range(70):
+    one.send(Note(str(number), (np.full(8_200, number, np.float32),)))
+for number in range(70):
+    note = other.receive()
+    assert note.text == str(number) and set(note.arrays[0].tolist()) == {number}
+    note.arrays[0][:] = 0
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+def test_arrays_of_any_layout_and_type_arrive(ends: Ends) -> None:
+    base = np.arange(12_000, dtype=np.float32).reshape(100, 120)
+    arrays: tuple[np.ndarray, ...] = (
+        base[:, ::2],
+        base.T,
+        base[::-1],
+        base.astype(">i2"),
+        base[:3, :5].astype(bool),
+        np.array(7.0),
+    )
+    ends[0].send(Note("a", arrays))
+    note = ends[1].receive()
+    assert note is not None
+    for got, want in zip(note.arrays, arrays, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        assert np.array_equal(got, want)
+        assert got.flags.writeable
+
+
+@pytest.mark.parametrize("size", [10, 50_000])
+def test_a_message_that_breaks_off_is_the_end_of_the_stream(size: int) -> None:
+    """The sender was killed while it sent; what came whole before it still counts."""
+    ours, theirs = socket.socketpair()
+    other: Channel[Any, Any] = Channel(theirs, (Note,))
+    before = open_descriptors()
+    one: Channel[Any, Any] = Channel(ours.dup(), (Note,))
+    one.send(Note("whole", (np.ones(size, np.float32),)))
+    body = pickle.dumps(Note("x" * 1_000))
+    ours.sendall((struct.pack("!IIQ", len(body), 0, 0) + body)[:-1])
+    one.close()
+    ours.close()
+    note = other.receive()
+    assert note is not None
+    assert note.text == "whole"
+    assert other.receive() is None
+    assert other.take_read() == []
+    other.close()
+    assert open_descriptors() < before
+
+
+def test_an_end_that_is_closed_gives_back_the_descriptors_that_it_was_sent() -> None:
+    before = open_descriptors()
+    one, other = open_ends()
+    for number in range(5):
+        one.send(Note(str(number), (np.ones(50_000, np.float32),)))
+    assert other.receive() is not None
+    for end in (one, other):
+        end.close()
+    assert open_descriptors() == before
 
 
 def test_what_came_behind_the_first_message_is_kept(ends: Ends) -> None:

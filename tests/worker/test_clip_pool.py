@@ -27,12 +27,11 @@ from tts_batch.ipc.messages import (
     RowEnd,
     SegmentNames,
 )
+from tts_batch.records import Failure
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_outcomes
 from tts_batch.worker import clip_pool
 from tts_batch.worker.clip_pool import ClipPool, ClipProcessError
-
-Answers = Counter[str]
 
 
 def make_clip(row_id: str, finish_reason: str = "stop", reference: ReferenceFile | None = None) -> ClipTask:
@@ -40,6 +39,19 @@ def make_clip(row_id: str, finish_reason: str = "stop", reference: ReferenceFile
     tone = (0.3 * np.sin(np.arange(24_000) / 10)).astype(np.float32)
     result = SpeechResult(row_id, tone, 24_000, None, 12, finish_reason, finish_reason == "stop")
     return ClipTask(task, (PieceResult(0, 1, 100, False, result),), num_attempts=1)
+
+
+class Poison(dict[str, str]):
+    """Ends the process that it is sent to."""
+
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return os._exit, (1,)
+
+
+def poison_clip(row_id: str) -> ClipTask:
+    clip = make_clip(row_id)
+    (piece,) = clip.results
+    return replace(clip, results=(replace(piece, result=replace(piece.result, effective=Poison())),))
 
 
 class Pool:
@@ -121,43 +133,109 @@ def test_a_killed_process_loses_nothing_and_nothing_is_recorded_twice(pool: Pool
     assert len(list_segments(pool.out / "journal")) == 2
 
 
-def test_a_clip_that_ends_every_process_fails_and_the_others_do_not(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clip_pool, "DEATHS_ALONE", 2)
-    pool.finish()
-    sent: list[int] = []
-    send = pool.clips.processes[0].channel.__class__.send
-
-    def kill_at_poison(channel: object, message: object) -> None:
-        send(channel, message)  # type: ignore[arg-type]
-        if isinstance(message, ClipTask) and message.row.id == "poison" and message.failure is None:
-            sent.append(1)
-            process = next(process for process in pool.clips.processes if process.channel is channel)
-            os.kill(process.process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(pool.clips.processes[0].channel.__class__, "send", kill_at_poison)
-    for name in ("a", "poison", "b"):
+@pytest.mark.parametrize("neighbours", [(), ("a", "b", "c", "d")])
+def test_a_clip_that_ends_every_process_fails_and_the_others_do_not(pool: Pool, neighbours: tuple[str, ...]) -> None:
+    for name in neighbours[:2]:
+        pool.clips.put(make_clip(name))
+    pool.clips.put(poison_clip("poison"))
+    for name in neighbours[2:]:
         pool.clips.put(make_clip(name))
     pool.finish()
-    status = {row.id: row.status for row in pool.ended}
-    assert status == {"a": "ok", "b": "ok", "poison": "failed"}
+    assert Counter(row.id for row in pool.ended) == Counter([*neighbours, "poison"])
+    assert {row.id: row.status for row in pool.ended} == dict.fromkeys(neighbours, "ok") | {"poison": "failed"}
+    assert Counter(line.id for line in pool.lines) == Counter([*neighbours, "poison"])
     (line,) = (line for line in pool.lines if line.id == "poison")
-    assert line.reason == "worker_crash"
-    assert len(sent) >= 2
+    message = "3 clip processes ended while they had this clip and no other."
+    assert (line.reason, line.message, line.attempts) == ("worker_crash", message, 1)
+    assert len(list_segments(pool.out / "journal")) <= len(neighbours) + 4, "one with others, and three alone"
+
+
+def test_two_clips_that_end_every_process_fail_each(pool: Pool) -> None:
+    for name in ("poison1", "a", "poison2", "b"):
+        pool.clips.put(poison_clip(name) if name.startswith("poison") else make_clip(name))
+    pool.finish()
+    status = {"poison1": "failed", "poison2": "failed", "a": "ok", "b": "ok"}
+    assert {row.id: row.status for row in pool.ended} == status
+    assert len(pool.ended) == len(pool.lines) == 4
+
+
+def test_rows_that_a_dead_process_had_recorded_count_once(tmp_path: Path, fake: Callable[..., None]) -> None:
+    """It dies between the journal's lines and the message about them."""
+    fake(mute_clip=str(tmp_path / "it-died"))
+    pool = Pool(tmp_path)
+    for name in ("a", "b", "c"):
+        pool.clips.put(make_clip(name))
+    pool.finish()
+    assert (tmp_path / "it-died").exists()
+    assert Counter(row.id for row in pool.ended) == Counter(line.id for line in pool.lines) == Counter("abc")
+    assert [row.audio_s for row in pool.ended] == [1.0] * 3
+    pool.close()
+
+
+def test_processes_that_cannot_start_are_an_error(tmp_path: Path, fake: Callable[..., None]) -> None:
+    fake(clip_exit=3)
+    pool = Pool(tmp_path)
+    pool.clips.put(make_clip("a"))
+    with pytest.raises(ClipProcessError, match=r"\d+ clip processes ended one after another, .* status 3") as caught:
+        pool.wait_until(lambda: pool.clips.is_idle)
+    assert not caught.value.disk_full
+    pool.close()
+
+
+def test_a_row_that_has_failed_is_recorded(pool: Pool) -> None:
+    failure = Failure("stalled", "The engine returned no result.")
+    pool.clips.put(replace(make_clip("a"), results=(), failure=failure))
+    pool.finish()
+    assert [(row.id, row.status, row.audio_s) for row in pool.ended] == [("a", "failed", 0.0)]
+    assert [(line.reason, line.message) for line in pool.lines] == [("stalled", failure.message)]
+
+
+def test_what_is_under_way_is_recorded_when_it_is_closed(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    names = [f"r{number}" for number in range(20)]
+    for name in names:
+        pool.clips.put(make_clip(name))
+    pool.close()
+    assert Counter(line.id for line in pool.lines) == Counter(names)
+    assert all((tmp_path / clip_path(name)).exists() for name in names)
 
 
 def test_further_processes_are_started_as_clips_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clip_pool, "TASKS_PER_START", 8)
     pool = Pool(tmp_path, max_processes=3)
-    voices = [ReferenceFile(f"voice{number}", "/none.wav", "path", "none.wav", None) for number in range(3)]
     numbers = []
     for number in range(32):
-        pool.clips.put(make_clip(f"r{number}", reference=voices[number % 3]))
+        pool.clips.put(make_clip(f"r{number}"))
         numbers.append(len(pool.clips.processes))
+    assert numbers == [1] * 7 + [2] * 8 + [3] * 17
     pool.finish()
-    assert (numbers[0], numbers[-1], numbers) == (1, 3, sorted(numbers))
     assert len(pool.ended) == 32
+    pool.close()
+
+
+def test_a_voice_keeps_to_one_process_unless_another_has_far_less_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So each recording is read and prepared once."""
+    monkeypatch.setattr(clip_pool, "TASKS_PER_START", 1)
+    pool = Pool(tmp_path, max_processes=3)
+    for number in range(3):
+        pool.clips.put(make_clip(f"without{number}"))
+    assert len(pool.clips.processes) == 3
+    for number in range(5):
+        for name in ("x", "y"):
+            voice = ReferenceFile(name, "/none.wav", "path", "none.wav", None)
+            pool.clips.put(make_clip(f"{name}{number}", reference=voice))
+        pool.finish()
+    segments = [{line.id[0] for line in read_outcomes(path)} for path in list_segments(tmp_path / "journal")]
+    for name in ("x", "y"):
+        assert sum(name in voices for voices in segments) == 1
+    voice = ReferenceFile("x", "/none.wav", "path", "none.wav", None)
+    for number in range(3 * clip_pool.MAX_BACKLOG):
+        pool.clips.put(make_clip(f"again{number}", reference=voice))
+    most, *_, least = sorted((len(process.sent) for process in pool.clips.processes), reverse=True)
+    assert 0 < least <= most <= least + clip_pool.MAX_BACKLOG + 1
+    pool.finish()
     pool.close()
 
 

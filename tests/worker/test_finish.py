@@ -2,10 +2,315 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import soundfile
 
-from tts_batch.worker.finish import describe_codes
+from tests.run.support import make_task
+from tts_batch.engine.request import SpeechResult
+from tts_batch.ipc.messages import CheckLimits, ClipRules, ClipTask, EngineLabels, PieceResult
+from tts_batch.records import Failure
+from tts_batch.store.clips import clip_path, digest_of, quarantine_path
+from tts_batch.store.journal import Outcome
+from tts_batch.worker.finish import FinishedClip, describe_codes, finish_clip
+from tts_batch.worker.sound import Tail
+
+RATE_HZ = 24_000
+LABELS = EngineLabels(model="some", model_revision="r1", engine="native", runner="v2", dtype="bfloat16")
+KEPT = ClipRules(keep_failed_audio=True)
+
+
+def tone(seconds: float = 1.0) -> np.ndarray:
+    return (0.3 * np.sin(np.arange(round(seconds * RATE_HZ)) / 10)).astype(np.float32)
+
+
+def silence(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE_HZ), np.float32)
+
+
+GOOD = SpeechResult(
+    "a", tone(), RATE_HZ, np.ones((12, 16), np.int64), 12, "stop", True, effective={"language": "english"}
+)
+LENGTH = replace(GOOD, finish_reason="length", eos=False, num_frames=50)
+SILENT = replace(GOOD, audio=silence(1.0))
+NO_AUDIO = replace(GOOD, audio=None, codes=None, finish_reason="error", reason="ref_silent", error="It is silent.")
+
+
+def attempt(*results: SpeechResult | None, number: int = 1, attempts: int = 2, **row: Any) -> ClipTask:
+    """Every piece's `number`-th attempt of `attempts`; None: of a piece that the engine has not returned."""
+    task = replace(make_task("a", num_pieces=len(results), attempts=attempts), **row)
+    pieces = [
+        PieceResult(piece, number, task.pieces[piece].seeds[number - 1], number == attempts, result)
+        for piece, result in enumerate(results)
+        if result is not None
+    ]
+    return ClipTask(task, tuple(pieces), num_attempts=number)
+
+
+def finish(task: ClipTask, rules: ClipRules | None = None, tail: Tail | None = None) -> FinishedClip:
+    """Finish a task; exactly one of outcome and retry comes of it."""
+    finished = finish_clip(task, rules or ClipRules(), LABELS, tail)
+    assert (finished.outcome is None) != (finished.retry is None)
+    if finished.outcome is not None:
+        assert Outcome.from_line(finished.outcome.to_line()).to_line() == finished.outcome.to_line()
+    return finished
+
+
+def ended(task: ClipTask, rules: ClipRules | None = None, tail: Tail | None = None) -> Outcome:
+    outcome = finish(task, rules, tail).outcome
+    assert outcome is not None, "it is tried again"
+    return outcome
+
+
+def reasons(records: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(record.get("piece"), record["attempt"], record["seed"], record["reason"]) for record in records]
+
+
+# good clips
+
+
+def test_a_good_result_becomes_a_clip_and_its_record() -> None:
+    finished = finish(attempt(GOOD), ClipRules(save_codes=True))
+    outcome = finished.outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.reason, outcome.message, outcome.failed_attempts) == ("ok", None, None, ())
+    assert (outcome.audio, outcome.codes) == (clip_path("a"), clip_path("a", ".npy"))
+    assert set(finished.files) == {outcome.audio, outcome.codes}
+    audio, rate_hz = soundfile.read(io.BytesIO(finished.files[clip_path("a")]), dtype="float32")
+    assert audio == pytest.approx(GOOD.audio, abs=1e-4)
+    assert (rate_hz, outcome.sample_rate, outcome.duration_s) == (RATE_HZ, RATE_HZ, 1.0)
+    for path, size, digest in (
+        (clip_path("a"), outcome.audio_bytes, outcome.audio_digest),
+        (clip_path("a", ".npy"), outcome.codes_bytes, outcome.codes_digest),
+    ):
+        assert (len(finished.files[path]), digest_of(finished.files[path])) == (size, digest)
+    assert np.load(io.BytesIO(finished.files[clip_path("a", ".npy")])).shape == (12, 16)
+    assert (outcome.num_frames, outcome.max_frames, outcome.finish_reason, outcome.eos) == (12, 50, "stop", True)
+    assert (outcome.attempts, outcome.seed, outcome.attempt_seeds) == (1, 100, (100,))
+    assert (outcome.effective_language, outcome.effective_speaker, outcome.instruct_applied) == ("english", None, False)
+    assert (outcome.model, outcome.model_revision, outcome.engine) == ("some", "r1", "native")
+    assert (outcome.runner, outcome.dtype) == ("v2", "bfloat16")
+    assert outcome.peak == pytest.approx(0.3, abs=1e-3)
+    assert finished.result is GOOD
+
+
+def test_seeds_and_attempts_of_earlier_runs_count() -> None:
+    outcome = ended(attempt(GOOD, number=2, seeds_before=(7, 8)))
+    assert (outcome.attempts, outcome.seed, outcome.attempt_seeds) == (4, 101, (7, 8, 100, 101))
+
+
+@pytest.mark.parametrize(("name", "suffix"), [("flac", ".flac"), ("wavf32", ".wav")])
+def test_clips_are_written_in_the_format_that_is_asked_for(name: Any, suffix: str) -> None:
+    finished = finish(attempt(GOOD), ClipRules(format=name))
+    assert list(finished.files) == [clip_path("a", suffix)]
+    audio, _ = soundfile.read(io.BytesIO(finished.files[clip_path("a", suffix)]), dtype="float32")
+    assert audio == pytest.approx(GOOD.audio, abs=1e-4)
+
+
+def test_clips_are_trimmed_before_they_are_examined() -> None:
+    audio = np.concatenate([silence(6.0), tone(), silence(6.0)])
+    assert finish(attempt(replace(GOOD, audio=audio))).retry is not None, "it is too silent as it is"
+    outcome = ended(attempt(replace(GOOD, audio=audio)), ClipRules(trim_margin_s=0.1))
+    assert outcome.duration_s == pytest.approx(1.2, abs=0.05)
+    assert outcome.checks["trimmed_head_s"] == pytest.approx(5.9, abs=0.03)
+    assert outcome.checks["trimmed_tail_s"] == pytest.approx(5.9, abs=0.03)
+
+
+def test_pieces_are_joined_and_described() -> None:
+    finished = finish(attempt(GOOD, replace(GOOD, audio=tone(0.5)), GOOD), ClipRules(split_pause_s=0.25))
+    outcome = finished.outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.num_pieces, outcome.num_frames, outcome.max_frames) == ("ok", 3, 36, 150)
+    assert outcome.duration_s == 3.0
+    assert [(piece["start_s"], piece["duration_s"], piece["seed"]) for piece in outcome.checks["pieces"]] == [
+        (0.0, 1.0, 100), (1.25, 0.5, 200), (2.0, 1.0, 300),
+    ]  # fmt: skip
+    audio, _ = soundfile.read(io.BytesIO(finished.files[clip_path("a")]), dtype="float32")
+    pause = silence(0.25)
+    assert audio == pytest.approx(np.concatenate([tone(), pause, tone(0.5), pause, tone()]), abs=1e-4)
+
+
+# other attempts
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"), [(LENGTH, "codec_budget_exhausted"), (SILENT, "silent_output"), (NO_AUDIO, "ref_silent")]
+)
+def test_a_failed_attempt_is_followed_by_another_until_the_last(result: SpeechResult, reason: str) -> None:
+    retry = finish(attempt(result)).retry
+    assert retry is not None
+    assert (retry.row_id, retry.pieces, reasons(retry.failed_attempts)) == ("a", (0,), [(None, 1, 100, reason)])
+    last = replace(attempt(result, number=2), failed_attempts=retry.failed_attempts)
+    finished = finish(last)
+    outcome = finished.outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.reason, outcome.audio, outcome.audio_bytes) == ("failed", reason, None, 0)
+    assert (outcome.attempts, outcome.attempt_seeds) == (2, (100, 101))
+    assert reasons(outcome.failed_attempts) == [(None, 1, 100, reason), (None, 2, 101, reason)]
+    assert finished.files == {}
+    assert finished.result is result
+
+
+def test_a_good_attempt_keeps_the_records_of_those_before() -> None:
+    retry = finish(attempt(LENGTH)).retry
+    assert retry is not None
+    outcome = ended(replace(attempt(GOOD, number=2), failed_attempts=retry.failed_attempts))
+    assert (outcome.status, outcome.attempts, outcome.seed) == ("ok", 2, 101)
+    assert reasons(outcome.failed_attempts) == [(None, 1, 100, "codec_budget_exhausted")]
+
+
+def test_records_tell_what_was_measured_and_which_codes_came() -> None:
+    retry = finish(attempt(replace(LENGTH, codes=codes([*range(20), *[7, 8] * 15])))).retry
+    assert retry is not None
+    (record,) = retry.failed_attempts
+    assert (record["num_frames"], record["finish_reason"], record["repeat_lag"]) == (50, "length", 2)
+    assert record["flatness"] < 0.2
+
+
+def test_of_a_split_row_the_pieces_that_failed_are_tried_again() -> None:
+    retry = finish(attempt(SILENT, GOOD, LENGTH, seeds_before=(7,))).retry
+    assert retry is not None
+    assert retry.pieces == (0, 2)
+    assert reasons(retry.failed_attempts) == [(1, 2, 100, "silent_output"), (3, 2, 300, "codec_budget_exhausted")]
+
+
+def test_a_split_row_fails_with_the_first_piece_that_may_not_be_tried_again() -> None:
+    task = attempt(SILENT, GOOD, LENGTH, None)
+    first, second, third = task.results
+    task = replace(task, results=(first, second, replace(third, attempt=2, seed=301, is_last_attempt=True)))
+    outcome = ended(replace(task, num_attempts=2))
+    assert (outcome.reason, outcome.num_pieces) == ("codec_budget_exhausted", 4)
+    assert str(outcome.message).startswith("Piece 3 of 4: No end of speech")
+    assert (outcome.finish_reason, outcome.num_frames, outcome.attempts) == ("length", 50, 2)
+    assert reasons(outcome.failed_attempts) == [(1, 1, 100, "silent_output"), (3, 2, 301, "codec_budget_exhausted")]
+
+
+SILENT_EDGE = replace(GOOD, audio=np.concatenate([tone(), silence(2.8)]))
+
+
+def test_good_pieces_that_are_no_good_clip_are_all_tried_again() -> None:
+    pieces = (SILENT_EDGE, replace(GOOD, audio=np.concatenate([silence(2.8), tone()])))
+    retry = finish(attempt(*pieces), ClipRules(keep_failed_audio=True)).retry
+    assert retry is not None
+    assert (retry.pieces, reasons(retry.failed_attempts)) == ((0, 1), [(None, 1, 100, "long_silence")])
+    outcome = ended(attempt(*pieces, number=2))
+    assert (outcome.reason, outcome.audio) == ("long_silence", None)
+    assert not str(outcome.message).startswith("Piece")
+    assert reasons(outcome.failed_attempts) == [(None, 2, 101, "long_silence")]
+
+
+def test_pieces_that_cannot_be_joined_are_the_engine_s_error() -> None:
+    outcome = ended(attempt(GOOD, replace(GOOD, sample_rate=16_000), number=2))
+    assert (outcome.reason, outcome.audio) == ("engine_error", None)
+    assert "different sample rates" in str(outcome.message)
+
+
+# rows that failed without a result
+
+
+@pytest.mark.parametrize("num_attempts", [0, 1, 2])
+def test_a_row_that_has_failed_is_only_recorded(num_attempts: int) -> None:
+    failure = Failure("time_limit", "It was not complete after 5 s.")
+    task = ClipTask(make_task("a", attempts=2), (), num_attempts, failure=failure)
+    finished = finish(task, KEPT)
+    outcome = finished.outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.reason, outcome.message) == ("failed", "time_limit", failure.message)
+    assert (outcome.num_frames, outcome.finish_reason, outcome.peak) == (None, None, None)
+    seed = 101 if num_attempts == 2 else 100
+    assert (outcome.attempts, outcome.seed) == (max(num_attempts, 1), seed)
+    assert reasons(outcome.failed_attempts) == [(None, max(num_attempts, 1), seed, "time_limit")]
+    assert finished.files == {}
+
+
+def test_a_row_that_failed_in_a_piece_names_it() -> None:
+    failure = Failure("stalled", "The engine returned no result.")
+    task = ClipTask(make_task("a", num_pieces=3), (), 1, failure=failure, failed_piece=1)
+    outcome = ended(task)
+    assert outcome.message == "Piece 2 of 3: The engine returned no result."
+    assert reasons(outcome.failed_attempts) == [(2, 1, 200, "stalled")]
+
+
+# audio of failed attempts
+
+
+def test_the_audio_of_failed_attempts_is_kept_when_that_is_asked_for() -> None:
+    assert finish(attempt(LENGTH)).files == {}
+    assert set(finish(attempt(LENGTH), KEPT).files) == {quarantine_path("a", 1)}
+    finished = finish(attempt(LENGTH, number=2, seeds_before=(7,)), KEPT)
+    assert set(finished.files) == {quarantine_path("a", 3)}
+    audio, _ = soundfile.read(io.BytesIO(finished.files[quarantine_path("a", 3)]), dtype="float32")
+    assert audio == pytest.approx(GOOD.audio, abs=1e-4)
+
+
+def test_of_split_rows_the_failed_pieces_or_the_failed_whole_are_kept() -> None:
+    files = finish(attempt(SILENT, GOOD, LENGTH), KEPT).files
+    assert set(files) == {quarantine_path("a", 1, 1), quarantine_path("a", 1, 3)}
+    files = finish(attempt(SILENT_EDGE, SILENT_EDGE, replace(GOOD, audio=tone(8.0))), KEPT).files
+    assert set(files) == {quarantine_path("a", 1)}
+
+
+@pytest.mark.parametrize(
+    "audio", [None, np.zeros(0, np.float32), np.zeros((2, 100), np.float32), np.float32(1.0).reshape(())]
+)
+def test_what_is_no_waveform_is_not_kept(audio: np.ndarray | None) -> None:
+    finished = finish(attempt(replace(LENGTH, audio=audio)), KEPT)
+    assert finished.retry is not None
+    assert finished.files == {}
+    assert finish(attempt(replace(LENGTH, sample_rate=0)), KEPT).files == {}
+
+
+def test_samples_that_are_not_finite_are_kept_as_silence() -> None:
+    audio = tone()
+    audio[100:200] = np.nan
+    finished = finish(attempt(replace(GOOD, audio=audio), attempts=1), KEPT)
+    assert finished.outcome is not None
+    assert finished.outcome.reason == "non_finite"
+    (content,) = finished.files.values()
+    kept, _ = soundfile.read(io.BytesIO(content), dtype="float32")
+    assert not kept[100:200].any()
+
+
+# limits
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("silent_peak_dbfs", "silent_output"),
+        ("too_long_factor", "too_long_for_text"),
+        ("long_silence_s", "long_silence"),
+        ("noise_flatness", "noise_output"),
+        ("ref_correlation", "ref_leak"),
+    ],
+)
+def test_a_limit_of_0_is_the_strictest_and_none_turns_a_check_off(limit: str, reason: str) -> None:
+    limits = CheckLimits(**{**dict.fromkeys(CheckLimits().to_dict()), limit: 0.0})
+    rng = np.random.default_rng(0)
+    tail = Tail(rng.standard_normal(2 * RATE_HZ).astype(np.float32), RATE_HZ)
+    audio = np.concatenate([tone(2.0), silence(0.5)])
+    task = attempt(replace(GOOD, audio=audio), attempts=1)
+    assert ended(task, ClipRules(limits=limits), tail).reason == reason
+    assert ended(task, ClipRules(limits=replace(limits, **{limit: None})), tail).status == "ok"
+
+
+def test_a_reference_that_leaked_is_found() -> None:
+    rng = np.random.default_rng(0)
+    reference = np.float32(0.25) * np.convolve(rng.standard_normal(3 * RATE_HZ), np.ones(8) / 8).astype(np.float32)
+    leaked = replace(GOOD, audio=np.concatenate([reference, tone(2.0)]))
+    retry = finish(attempt(leaked), tail=Tail(reference, RATE_HZ)).retry
+    assert retry is not None
+    assert reasons(retry.failed_attempts) == [(None, 1, 100, "ref_leak")]
+    outcome = ended(attempt(GOOD), tail=Tail(reference, RATE_HZ))
+    assert outcome.checks["ref_correlation"] < 0.5
+
+
+# codes
 
 
 def codes(first: list[int]) -> np.ndarray:

@@ -11,13 +11,5 @@ class EngineConfigError(EngineError):
     """The engine cannot be opened as configured. The message names the value and what is allowed."""
 
 
-class EngineDiedError(EngineError):
-    """The process of an isolated engine is gone. `signal_number` ended it, or it ended by itself."""
-
-    def __init__(self, message: str, signal_number: int | None = None) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number
-
-
 class DuplicateRequest(Exception):  # noqa: N818 - the contract's name
     """`add_request` got an id that is in flight."""

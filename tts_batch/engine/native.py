@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,9 +12,8 @@ import torch
 from tts_batch.engine.assemble import assemble
 from tts_batch.engine.choices import CODE2WAV_MODES, PLACEMENTS
 from tts_batch.engine.compute_loop import ComputeLoop
-from tts_batch.engine.devices import Platform, describe_memory, resolve_platform
+from tts_batch.engine.devices import Platform, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
-from tts_batch.engine.memory_errors import is_out_of_memory
 from tts_batch.engine.meter import Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
@@ -42,42 +39,36 @@ class NativeEngine:
         resolve_profile(config, platform)  # a wrong name is reported before the weights are read
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
-            with _memory_reported(platform):
-                model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
-                self._open(model, platform, config, owns_model=True)
+            model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
+            self._open(model, platform, config)
         except (CheckpointError, WeightsError) as error:
             raise EngineConfigError(str(error)) from error
+        except torch.OutOfMemoryError as error:
+            raise EngineConfigError(
+                f"{platform.device} has too little free memory for this engine: ask for fewer rows at once with "
+                f"--max-num-seqs, or for a smaller profile. ({error})"
+            ) from error
 
     @classmethod
-    def of_model(
-        cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None, owns_model: bool = False
-    ) -> NativeEngine:
+    def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
         """An engine on a model that is already loaded, with random weights for example; `config.model` is unused.
 
-        With `owns_model`, weights that it does not read are freed, and the model serves no other engine.
-
         With placement split, the model's codec decoder moves to the second device and stays there. Raises
-        EngineConfigError as `NativeEngine` does.
+        EngineConfigError as `NativeEngine` does, and OutOfMemoryError.
         """
         _check_modes(config)
         engine = cls.__new__(cls)
-        with _memory_reported(platform := resolve_platform(config)):
-            engine._open(model, platform, config, preparer, owns_model)
+        engine._open(model, resolve_platform(config), config, preparer)
         return engine
 
     def _open(
-        self,
-        model: Qwen3TTS,
-        platform: Platform,
-        config: EngineConfig,
-        preparer: Preparer | None = None,
-        owns_model: bool = False,
+        self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
     ) -> None:
         if platform.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         profile_name, profile = resolve_profile(config, platform)
         preparer = preparer or Preparer(model, _voice_store(model, config), profile.references_together)
-        stages = assemble(model, platform, profile, config, preparer, owns_model)
+        stages = assemble(model, platform, profile, config, preparer)
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
@@ -87,8 +78,6 @@ class NativeEngine:
             "code2wav_mode": config.code2wav_mode,
             **{knob: str(value) for knob, value in asdict(profile).items()},
         }
-        if stages.sizes is not None:
-            self.info |= {name: str(size) for name, size in asdict(stages.sizes).items()}
         if isinstance(stages.runner, ContinuousRunner):
             settings = stages.runner.settings
             self.info["kv_tokens"] = str(settings.num_pages * settings.page_size)
@@ -136,20 +125,6 @@ class NativeEngine:
         if self._loop is None:
             raise EngineError("this engine is closed.")
         return self._loop
-
-
-@contextmanager
-def _memory_reported(platform: Platform) -> Iterator[None]:
-    """Turn every form of out of memory into an EngineConfigError that says what helps."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise EngineConfigError(
-            f"{describe_memory(platform.device)}, too little free memory for this engine: use a 0.6B model, a "
-            f"smaller --profile or fewer rows with --max-num-seqs, or end other programs on it. ({error})"
-        ) from error
 
 
 def _close(loop: ComputeLoop, preparer: Preparer) -> None:

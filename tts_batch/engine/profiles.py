@@ -37,7 +37,7 @@ class Profile:
     experimental: bool = False
     # Optimisations, used wherever they are available; turning one off measures what it gains.
     references_together: bool = True  # encoded in shared passes, on CUDA
-    fast_codec: bool = True  # code2wav_fast.py decodes: runner v2 in bfloat16 on CUDA; else the exact decoder does
+    fast_codec: bool = True  # code2wav/fast_decoder.py: runner v2 in bfloat16 on CUDA; else the exact decoder
     codec_skips_context: bool = True  # its convolutions run over few of the frames before the wanted ones
     codec_graphs: bool = True  # for chunks it is replayed from CUDA graphs, where it is the fast one
     small_batch_kernels: bool = True  # a layer's products for few rows, see engine/kernels/small_batch.py

@@ -40,7 +40,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """A voice to clone. `load` is called once per engine and key, on any thread, and again only after what may pass."""
+    """A voice to clone. An engine calls `load` once for a key, on any thread; again only after a transient error."""
 
     key: str  # content hash: same key, same voice
     load: Callable[[], NDArray[np.float32]]  # float32 mono [samples] at 24 kHz, checked; raises RowError with a reason
@@ -95,7 +95,7 @@ thread, which waits for it; what it raises kills the engine.
 
 @runtime_checkable
 class Engine(Protocol):
-    """What the toolkit asks of an engine, in vLLM's words. Not thread-safe: one thread calls all of it.
+    """What the toolkit asks of an engine, modelled on vLLM's LLMEngine. Not thread-safe: one thread calls all of it.
 
     An engine that computes elsewhere (a thread, a process, another library) does so behind these methods. Each request
     ends exactly once, and the audio of its result belongs to the caller.
@@ -145,7 +145,6 @@ class EngineConfig:
     cuda_graph: bool = True
     eager: bool = False  # neither CUDA graphs nor Triton kernels: their torch twins, operation by operation
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
-    max_frames: int | None = None  # longest budget of a request, for which memory is kept; None: 8,192
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
     stall_timeout_s: float = 30.0  # how long anything may stand still

@@ -5,6 +5,7 @@ Only for a process that this one has started itself: whoever can write into the 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import pickle
@@ -65,18 +66,27 @@ class Channel(Generic[Sends, Receives]):
             raise TransportError(f"A message of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}.")
         sizes = b"".join(_SIZE.pack(buffer.nbytes) for buffer in buffers)
         total_bytes = sum(buffer.nbytes for buffer in buffers)
-        if total_bytes < SHARED_BYTES:
+        if total_bytes < SHARED_BYTES or not self._send_shared(sizes + body, buffers, total_bytes):
             with self._sending:
                 self._socket.sendall(b"".join([_HEADER.pack(len(body), len(buffers), 0), sizes, body, *buffers]))
-            return
+
+    def _send_shared(self, sizes_and_body: bytes, buffers: list[memoryview], total_bytes: int) -> bool:
+        """Send a message whose arrays are in shared memory; False where the system lets no more descriptors travel."""
+        frame = (
+            _HEADER.pack(len(sizes_and_body) - _SIZE.size * len(buffers), len(buffers), total_bytes) + sizes_and_body
+        )
         descriptor = _shared_file(buffers)
         try:
-            frame = _HEADER.pack(len(body), len(buffers), total_bytes) + sizes + body
             with self._sending:
                 sent = socket.send_fds(self._socket, [frame], [descriptor])
                 self._socket.sendall(memoryview(frame)[sent:])
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # more are unread than a user may have open; nothing was sent
+                return False
+            raise
         finally:
             os.close(descriptor)
+        return True
 
     def receive_ready(self) -> list[Receives] | None:
         """Read what has arrived, after a selector reported the socket readable; None when the peer has closed its end.

@@ -25,7 +25,6 @@ class Qwen3TTS:
     def __init__(self, config: ModelConfig, codec: CodecConfig) -> None:
         """Lay out the network on the meta device: names, shapes and counts, no values and no text tokenizer."""
         self.config = config
-        self.codec = codec
         with torch.device("meta"):
             self.talker = Talker(config.talker, config.code_predictor)
             self.speaker_encoder = SpeakerEncoder(config.speaker_encoder) if config.speaker_encoder else None

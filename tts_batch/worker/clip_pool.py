@@ -42,6 +42,7 @@ MAX_TASKS = 2_048  # between engine and journal; more hold the engine back, not 
 MAX_TASK_BYTES = 2**30  # … and so does this much audio
 MAX_BACKLOG = 8  # tasks more than another process has, for the one that knows the voice
 DEATHS_ALONE = 3  # of processes that had only this task; an operator or a machine short of memory may kill one
+MAX_DEATHS = 12  # of processes one after another, without an answer between them: then it is not the clips
 CLOSE_S = 60.0  # until the last group is on the disk
 
 
@@ -82,6 +83,7 @@ class ClipPool:
         self._max_processes, self._inherited = max_processes, inherited
         self._opening: tuple[ClipRules, EngineLabels] | None = None
         self._num_starts = self._num_tasks = self._num_bytes = 0
+        self._consecutive_deaths = 0
         self._waiting: deque[_Sent] = deque()
         self._suspects: deque[_Sent] = deque()  # a process ended with these: one at a time, and nothing beside it
         self.processes: list[ClipProcess] = []
@@ -162,6 +164,7 @@ class ClipPool:
             log.warning("ignored an answer of a clip process: it did not have %r", row_id)
             return False
         self._num_bytes -= sent.num_bytes
+        self._consecutive_deaths = 0
         return True
 
     def _send_waiting(self) -> None:
@@ -232,6 +235,10 @@ class ClipPool:
                 if outcome.id in process.sent:
                     self._answered(process, outcome.id)
                     yield RowEnd.of(outcome)
+        self._consecutive_deaths += 1
+        if self._consecutive_deaths >= MAX_DEATHS:
+            count = self._consecutive_deaths
+            raise ClipProcessError(f"{count} clip processes ended one after another, the last with status {status}.")
         was_alone = len(process.sent) == 1
         for sent in process.sent.values():
             sent.is_suspect = True

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tts_batch.engine.request import SpeechResult
-from tts_batch.errors import Reason
 from tts_batch.ipc.messages import ClipRules, ClipTask, EngineLabels, PieceResult, RetryPieces, RowTask
 from tts_batch.records import Failure
 from tts_batch.store.clips import CONTAINERS, clip_path, encode_clip, encode_files, quarantine_path
@@ -249,18 +248,3 @@ def _longest_run(true: NDArray[np.bool_]) -> int:
     """Return the length of the longest run of True in [n]."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], true.astype(np.int8), [0]])))
     return int((edges[1::2] - edges[::2]).max(initial=0))
-
-
-NEW_SEED_HELPS: tuple[Reason, ...] = (
-    "codec_budget_exhausted",
-    "repetitive_generation",
-    "empty_audio",
-    "silent_output",
-    "long_silence",
-    "noise_output",
-    "non_finite",
-    "ref_leak",
-    "too_long_for_text",
-    "too_short_for_text",
-)
-"""Reasons that lie in what was drawn: the same seed would fail again. After others a retry takes the same seed."""

@@ -1,9 +1,9 @@
-"""What each part of the engine is worth: the default engine against one without it, turn by turn, in one process.
+"""The gain of each part of the engine: the default engine and one without that part, alternating in one process.
 
     python -m benchmarks.ablate --shape 1.7b [--rows N] [--rounds N] [--budget-s S] [--only NAME …] [--json FILE]
 
-Each line gives audio seconds per second and, of the default before it, the share: its median, and the least and the
-most of all rounds. benchmarks/log.md records the results.
+Each line gives audio seconds per second of both, and the ratio to the default's round just before: median, least and
+most of all rounds. Results: benchmarks/log.md.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ VARIANT_OPTIONS = {"pages_per_row": "6"}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way in which an engine can differ from the default."""
+    """An engine that differs from the default in some settings."""
 
     name: str
-    predicted: float  # its throughput as a share of the default's: a guess, which also says how long it will take
+    predicted: float  # estimated throughput as a share of the default's; the time budget relies on it
     settings: Mapping[str, Any] = field(default_factory=dict)  # of EngineConfig
     options: Mapping[str, str] = field(default_factory=dict)  # knobs of the profile
-    share: float = 1.0  # of the workload's rows, where all of them would take too long
-    is_cold: bool = False  # every voice is encoded within the time measured
+    share: float = 1.0  # of the workload's rows, where all would take too long
+    is_cold: bool = False  # voices are encoded within the time measured
 
     def config(self, base: EngineConfig) -> EngineConfig:
-        """The engine to open."""
+        """The configuration of the variant's engine."""
         return replace(base, **self.settings, options={**VARIANT_OPTIONS, **self.options})
 
     def expected_s(self, open_s: float, default_s: float, rounds: int) -> float:
-        """How long all of it will take, when the default takes `default_s` for the whole workload."""
+        """The seconds that `rounds` rounds of both engines take, if the default takes `default_s` for the workload."""
         return open_s + self.share * default_s * ((1 + rounds) / self.predicted + rounds)
 
 
-# The last one leaves the default engine without most of its voices, so that nothing may come after it.
+# The last variant drops most voices of the default engine, so it must stay last.
 VARIANTS = (
     Variant("v2-b2", 0.3, {"profile": "b2"}),
     Variant("v1-b2", 0.014, {"runner": "v1", "profile": "b2"}, share=64 / 1_088),  # as many as it decodes together
@@ -66,7 +66,7 @@ VARIANTS = (
     Variant("short-prefills", 0.66, options={"prefill_tokens": "512"}),
     Variant("all-codec-context", 0.78, options={"codec_skips_context": "false"}),
     Variant("exact-codec", 0.35, options={"fast_codec": "false"}),
-    # Of 1,088 rows, as many as these kernels take.
+    # As many of 1,088 rows as these kernels take.
     Variant("no-small-batch-kernels", 0.87, options={"small_batch_kernels": "false"}, share=MOST_ROWS / 1_088),
     Variant("one-stream", 0.96, options={"codec_stream": "false"}),
     Variant("small-code2wav", 0.8, options={"code2wav_pieces": "2", "code2wav_frames": "650"}),
@@ -78,14 +78,14 @@ VARIANTS = (
 
 @dataclass(slots=True)
 class VariantRounds:
-    """How a variant did. Audio seconds a second, one number a round, the default's and the variant's in turn."""
+    """The rounds of a variant: audio seconds per second of the default and of the variant, one number a round each."""
 
     variant: Variant
     num_rows: int
     default: list[float] = field(default_factory=list)
     changed: list[float] = field(default_factory=list)
-    is_complete: bool = True  # every clip had its frames and was finite
-    problem: str | None = None  # why there is no number, or not every round
+    is_complete: bool = True  # every clip had exactly its frames, all samples finite
+    problem: str | None = None  # why rounds are missing
 
     @property
     def ratios(self) -> list[float]:
@@ -111,7 +111,7 @@ class VariantRounds:
 
 
 def v2_over_v1(comparisons: Sequence[VariantRounds]) -> float | None:
-    """How many times as fast runner v2 is as runner v1 where both decode profile b2's rows; None: not measured."""
+    """The speed-up of runner v2 over runner v1, both with profile b2; None when either was not measured."""
     measured = {c.variant.name: median(c.changed) for c in comparisons if c.changed}
     v1 = measured.get("v1-b2")
     return measured["v2-b2"] / v1 if v1 and "v2-b2" in measured else None
@@ -119,7 +119,7 @@ def v2_over_v1(comparisons: Sequence[VariantRounds]) -> float | None:
 
 @dataclass(slots=True)
 class Contender:
-    """An open engine."""
+    """An open engine and its preparer."""
 
     engine: NativeEngine
     preparer: Preparer
@@ -138,20 +138,20 @@ def ablate(
     time_left_s: Callable[[], float],
     variants: Sequence[Variant] = VARIANTS,
 ) -> Iterator[VariantRounds]:
-    """Compare the variants with the default, each for `rounds` turns; one that does not fit into the time is left out.
+    """Compare the variants with the default for `rounds` rounds each; skip one that does not fit into the time left.
 
     Raises EngineError when the default engine cannot run.
     """
     requests = workload.requests(lambda text: len(model.text_tokenizer.encode(text)))
     default, _ = open_contender(model, replace(base, options=DEFAULT_OPTIONS))
-    open_s = 0.0  # of the last variant: most of what the first engine took it compiled for all of them
+    open_s = 0.0  # of the last variant: the first engine compiles for all
     try:
         default.run(requests)
         default_s = default.run(requests).wall_s
         for variant in variants:
             comparison = VariantRounds(variant, max(1, round(variant.share * len(requests))))
             if time_left_s() < variant.expected_s(open_s, default_s, rounds):
-                comparison.problem = "left out: no time"
+                comparison.problem = "skipped: no time left"
             else:
                 try:
                     other, open_s = open_contender(model, variant.config(base))
@@ -166,7 +166,7 @@ def ablate(
 
 
 def open_contender(model: Qwen3TTS, config: EngineConfig) -> tuple[Contender, float]:
-    """An engine, and how many seconds it took."""
+    """An open engine, and the seconds that opening it took."""
     started_s = time.monotonic()
     contender = Contender(*open_bench_engine(model, config))
     return contender, time.monotonic() - started_s
@@ -180,13 +180,13 @@ def _compare(
     rounds: int,
     time_left_s: Callable[[], float],
 ) -> None:
-    """Let both run in turns, and close the other."""
+    """Alternate rounds of both engines, then close the other."""
     is_cold = comparison.variant.is_cold
     try:
-        pair_s = other.run(requests).wall_s  # the first pass is the slowest, and the default's of the pair the shortest
+        pair_s = other.run(requests).wall_s  # the first pass is the slowest: an upper bound for a pair
         for done in range(rounds):
             if time_left_s() < pair_s:
-                comparison.problem = f"{done} of {rounds} rounds: no time"
+                comparison.problem = f"{done} of {rounds} rounds: no time left"
                 break
             pair = [contender.run(requests, is_cold=is_cold) for contender in (default, other)]
             comparison.default.append(pair[0].audio_s_per_s)
@@ -207,26 +207,26 @@ TABLE_HEAD = f"{'engine':32} rows  default audio_s/s        share of the default
 
 
 def table_line(found: dict[str, Any]) -> str:
-    """One variant beside the default engine, as TABLE_HEAD names the columns; under it what went wrong."""
+    """The line of a variant in the columns of TABLE_HEAD, with its problem if it has one."""
     line = f"{found['name']:32} {found['num_rows']:>4}"
     if found["ratio"] is not None:
         share = f"{found['ratio']:.3f} ({found['ratio_min']:.3f} to {found['ratio_max']:.3f})"
         line += f" {median(found['default_audio_s_per_s']):>8.1f} {median(found['audio_s_per_s']):>8.1f}  {share:>27}"
         line += f"  {found['predicted_ratio']:>9.2f}"
     if not found["is_complete"]:
-        line += "  NOT EVERY CLIP WAS WHOLE"
+        line += "  INCOMPLETE CLIPS"
     return f"{line}  {found['problem']}" if found["problem"] else line
 
 
 def main() -> None:
-    """Compare, print a line for each variant, and exit with 1 where one has no number or not every clip was whole."""
+    """Print a line for each variant; exit with 1 if one has missing rounds or incomplete clips."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=["1.7b", "0.6b"], help="a released shape with random weights")
     parser.add_argument("--model", help="or a Base checkpoint: folder, hub id or tiny-random")
     parser.add_argument("--rows", type=int, default=1_088)
     parser.add_argument("--references", type=int, default=666)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--budget-s", type=float, default=540.0, help="what would not end by then is left out")
+    parser.add_argument("--budget-s", type=float, default=540.0, help="time limit; what does not fit is skipped")
     parser.add_argument("--only", action="append", default=[], choices=[variant.name for variant in VARIANTS])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
@@ -250,7 +250,7 @@ def main() -> None:
         report["variants"].append(found.as_dict())
         report["v2_b2_over_v1_b2"] = v2_over_v1(measured)
         print(table_line(report["variants"][-1]), flush=True)
-        if args.json:  # each time: what was measured stays, whatever comes next
+        if args.json:  # after each variant, so that a failure loses nothing
             args.json.write_text(json.dumps(report, indent=1))
     if (times := report.get("v2_b2_over_v1_b2")) is not None:
         print(f"v2-b2 is {times:.2f} times as fast as v1-b2")

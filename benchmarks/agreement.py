@@ -1,8 +1,8 @@
-"""How many clips keep their greedy codes when the batch, the runner or the precision changes, at a released shape.
+"""The share of clips that keep their greedy codes when batch, runner or precision change, at a released shape.
 
     python -m benchmarks.agreement [--shape 1.7b] [--clips 64] [--frames 40]
 
-Random weights: their margins are not the released model's, so read this as a measure of the engine's rounding.
+With random weights, whose margins are not the released model's: this measures the rounding of the engine.
 Prints, for each pair, the share of clips whose codes are equal throughout and the mean frame of the first difference.
 """
 
@@ -24,7 +24,7 @@ GREEDY = SamplingParams(do_sample=False, subtalker_dosample=False)
 
 
 def greedy_codes(model: Qwen3TTS, requests: list[SpeechRequest], **config: object) -> dict[str, np.ndarray]:
-    """The codes of every request from one engine."""
+    """The codes [frames, 16] of every request, by one engine."""
     engine, _ = open_bench_engine(model, EngineConfig(model="", device="cuda", **config))
     codes = {result.request_id: result.codes for result in generate(engine, requests)}
     engine.close()

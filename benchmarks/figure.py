@@ -1,9 +1,9 @@
-"""Throughput against the rows decoded together, as an SVG: the same bytes for the same numbers and matplotlib.
+"""Draws throughput against the rows decoded together, as a reproducible SVG.
 
-    python -m benchmarks.figure [--out benchmarks/throughput.svg] [FILE ...]
+    python benchmarks/figure.py [--out benchmarks/throughput.svg] [FILE ...]
 
-Without files it draws benchmarks/data/throughput.csv, the numbers of benchmarks/log.md. A file is such a CSV, or what
-`tts-batch bench --json` or benchmarks.suite wrote. Needs the extra `report`.
+Without files it draws benchmarks/data/throughput.csv, the numbers of benchmarks/log.md. A file is such a CSV, or the
+JSON of `tts-batch bench --json` or benchmarks/suite.py. Needs the extra `report`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
 
 def read_points(path: Path) -> list[Point]:
-    """The measurements of a file, in its order."""
+    """Read the measurements of a file, in its order."""
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             return [Point(row["series"], int(row["rows"]), float(row["audio_s_per_s"])) for row in csv.DictReader(file)]
@@ -53,7 +53,7 @@ def read_points(path: Path) -> list[Point]:
 
 
 def draw(points: list[Point], title: str, out: Path) -> None:
-    """Every measurement a dot, the means of a series joined; series k has the ids `dots-k` and `means-k`."""
+    """Draw measurements as dots, and the means of each series as a line; series k has ids `dots-k` and `means-k`."""
     from matplotlib.figure import Figure
 
     by_series: defaultdict[str, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -1,10 +1,10 @@
-"""What a million rows cost besides synthesis: seconds and memory of planning a table without references, of reading
-the journal of a run over it, as resuming and `status` do, and of such a run itself, with an engine that costs nothing.
+"""Time and memory of a million rows without synthesis: planning them, reading their journal, or a whole run.
 
     python -m benchmarks.million_rows [--rows N] [--part plan|journal|run] [--out DIR]
 
-It runs on any machine, on the tiny model. A run writes N files of 4 KB under DIR (default: the temporary folder), and
-removes them at its end. benchmarks/log.md records the results.
+The plan is that of a table without references; the journal is read as resuming and `status` read it; the run has an
+engine that costs nothing. Any machine will do. A run writes N files of 4 KB under DIR (default: the temporary folder)
+and removes them at its end. Results: benchmarks/log.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORDS = (
 
 
 def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25)) -> None:
-    """Write sentences of `num_words` (least, most) words, one JSON object a line."""
+    """Write rows as JSON lines, with random sentences of `num_words` (least, most) words."""
     words, draw = WORDS.split(), random.Random(0)
     with path.open("w", encoding="utf-8") as table:
         for number in range(num_rows):
@@ -47,7 +47,7 @@ def write_table(path: Path, num_rows: int, num_words: tuple[int, int] = (5, 25))
 
 
 def measure(name: str, num_rows: int, work: Callable[[], object]) -> None:
-    """Print what `work` over `num_rows` took, and this process's peak memory so far."""
+    """Run `work` over `num_rows` and print its time and this process's peak memory so far."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -86,7 +86,7 @@ LINE = Outcome(
 
 
 def write_journal(out: Path, num_rows: int) -> None:
-    """A line for every row of a finished run."""
+    """Write the journal of a finished run: a line for every row."""
     segment = SegmentWriter(segment_path(out / "journal", "w0", 1, 1))
     for start in range(0, num_rows, 256):
         ids = (f"row-{number:07}" for number in range(start, min(start + 256, num_rows)))
@@ -100,12 +100,12 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def measure_run(folder: Path, num_rows: int) -> None:
-    """Run a table of short rows as a user would, and print how time and memory go as the rows end; then resume it."""
+    """Run a table of short rows as a user would, printing time and memory as rows end; then resume it."""
     table, out = folder / "rows.jsonl", folder / "out"
     write_table(table, num_rows, (1, 2))
-    engine = ["--model", "tiny-random", "--engine", "benchmarks.writer:create", "--device", "cpu"]
-    synth = ["synth", str(table), "--out", str(out), *engine, "--progress", "none"]
-    status_was_read = False
+    model = ["--model", "tiny-random", "--engine", "benchmarks.writer:create", "--device", "cpu"]
+    synth = ["synth", str(table), "--out", str(out), *model, "--progress", "none"]
+    is_status_measured = False
     with _program(synth) as parent:
         started, lines = time.perf_counter(), _LineCount(out / "journal")
         for tenth in range(1, 10):
@@ -113,15 +113,15 @@ def measure_run(folder: Path, num_rows: int) -> None:
                 time.sleep(POLL_S)
             if parent.poll() is not None:
                 break
-            _print_standing(lines.count(), time.perf_counter() - started, parent.pid)
+            _print_usage(lines.count(), time.perf_counter() - started, parent.pid)
             if tenth == 5:
-                status_was_read = True
+                is_status_measured = True
                 _time_program("status, while it runs", ["status", str(out)])
         status, usage = os.wait4(parent.pid, 0)[1:]
         parent.returncode = os.waitstatus_to_exitcode(status)
-    assert parent.returncode == 0 and status_was_read, f"the run ended with status {parent.returncode}"
+    assert parent.returncode == 0 and is_status_measured, f"the run ended with status {parent.returncode}"
     wall_s = time.perf_counter() - started
-    cpu_s = usage.ru_utime + usage.ru_stime  # the worker's is in it: the parent has waited for it
+    cpu_s = usage.ru_utime + usage.ru_stime  # includes the worker, which the parent has waited for
     print(
         f"run: {num_rows:,} rows in {wall_s:.1f} s, {1e6 * wall_s / num_rows:.0f} µs a row; {cpu_s:.1f} s of CPU, "
         f"peak {usage.ru_maxrss // 1024} MB"
@@ -149,7 +149,7 @@ def _time_program(name: str, arguments: Sequence[str]) -> None:
 
 
 class _LineCount:
-    """How many rows have ended, by the lines of the journal; it reads each once."""
+    """Counts the lines of a journal, and so the rows that have ended; reads each line once."""
 
     def __init__(self, journal: Path) -> None:
         self._journal, self._lines, self._offsets = journal, 0, dict[Path, int]()
@@ -164,8 +164,8 @@ class _LineCount:
         return self._lines
 
 
-def _print_standing(rows: int, wall_s: float, parent: int) -> None:
-    """Print what the parent and its workers have used until now, from /proc."""
+def _print_usage(rows: int, wall_s: float, parent: int) -> None:
+    """Print the memory and CPU time that the parent and its workers have used so far, from /proc."""
     line = f"{rows:,} rows after {wall_s:.0f} s"
     for name, process in [("parent", parent), *(("worker", child) for child in _children(parent))]:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
@@ -200,7 +200,7 @@ def main() -> None:
         measure("make the table", num_rows, lambda: write_table(table, num_rows))
         job = JobConfig(data=(str(table),), out=Path(folder) / "out", model="tiny-random")
         tenth = job.model_copy(update={"limit": num_rows // 10})
-        measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # what the peak grows by is the price of rows
+        measure("plan a tenth", num_rows // 10, lambda: make_plan(tenth))  # the growth of the peak is the cost of rows
         measure("plan", num_rows, lambda: make_plan(job))
 
 

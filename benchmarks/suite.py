@@ -1,10 +1,10 @@
-"""The figures of docs/performance.md, part by part: every workload on runner v2, chunks, then v2 without graphs and v1.
+"""The measurements of docs/performance.md: every workload on runner v2, chunks, then v2 without graphs and v1.
 
     python -m benchmarks.suite [--shape 1.7b] [--json FILE] [--budget-s 540] [--only PART ...] [--list]
 
-A part is an engine's name (`v2`, all of its workloads) or ENGINE/WORKLOAD (`v2/icl-warm`); `--list` names them all.
-Voices are encoded and the engine is warmed up before its workloads. Prints a line a round, and what is left out because
-the budget is over; the JSON is written after every engine, so that nothing measured is lost.
+A part is the name of an engine (`v2`: all its workloads) or ENGINE/WORKLOAD (`v2/icl-warm`); `--list` prints them all.
+Voices are encoded and the engine is warmed up before its workloads. Prints a line a round, and the parts that were
+skipped for lack of time; the JSON is written after every engine.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from tts_batch.bench.engines import base_checkpoint, encode_references, load_model, open_bench_engine, random_model
-from tts_batch.bench.gpu import UTILIZATION_METHOD
+from tts_batch.bench.gpu import METHOD
 from tts_batch.bench.measure import Measurement, measure
-from tts_batch.bench.player import ChunkRecorder, describe_playback
+from tts_batch.bench.player import ChunkRecorder, describe
 from tts_batch.bench.table import describe_machine, stage_lines
 from tts_batch.bench.workload import Workload
 from tts_batch.engine.request import EngineConfig, SpeechRequest
@@ -34,7 +34,7 @@ FIXED = Workload("fixed", 1_024, 8, x_vector_only=True)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rounds of one workload."""
+    """Rounds of one workload."""
 
     name: str
     title: str
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """An engine that differs from the default in some settings, and the parts that measure it."""
+    """An engine configuration, as changes of the default, and the parts that are measured with it."""
 
     name: str
     parts: Sequence[Part]
@@ -93,7 +93,7 @@ def chosen(only: Sequence[str]) -> list[EngineSetup]:
     """The engines with the parts that `only` names, in the suite's order. Raises ValueError for an unknown name."""
     known = {name for engine in ENGINES for name in (engine.name, *names(engine))}
     if unknown := set(only) - known:
-        raise ValueError(f"no part is called {', '.join(sorted(unknown))}: see --list")
+        raise ValueError(f"unknown part {', '.join(sorted(unknown))}: --list prints the known ones")
     found = [
         replace(
             engine, parts=[part for part in engine.parts if {engine.name, f"{engine.name}/{part.name}"} & set(only)]
@@ -108,7 +108,7 @@ def names(engine: EngineSetup) -> list[str]:
 
 
 class Suite:
-    """A model, the engines that are opened on it one after another, and their results."""
+    """Opens one engine after another on a model and collects their measurements."""
 
     def __init__(self, args: argparse.Namespace, started_s: float) -> None:
         checkpoint = base_checkpoint(args.model) if args.model else ""
@@ -116,13 +116,13 @@ class Suite:
         self._model: Qwen3TTS = load_model(self._config) if args.model else random_model(args.shape, self._config)
         self._max_rows: int | None = args.rows
         self._until_s = started_s + args.budget_s
-        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {UTILIZATION_METHOD}", flush=True)
+        print(f"model {time.monotonic() - started_s:.1f} s; GPU and idle: {METHOD}", flush=True)
         self.results: list[dict[str, Any]] = []
 
     def run(self, setup: EngineSetup) -> None:
-        """Measure every part of an engine, as long as there is time."""
+        """Measure the parts of an engine, as long as time is left."""
         if time.monotonic() > self._until_s:
-            print(f"{setup.name}: left out: no time", flush=True)
+            print(f"{setup.name}: skipped: no time left", flush=True)
             return
         opening_s = time.monotonic()
         chunks = ChunkRecorder() if setup.settings.get("code2wav_mode") == "chunked" else None
@@ -135,7 +135,7 @@ class Suite:
                 encode_references(preparer, rows[part.name])
         warm_up = measure(engine, rows[setup.parts[0].name][: setup.warm_up_rows], None, chunks)
         print(
-            f"{setup.name}: opened in {opened_s:.1f} s (Code2Wav's graphs {capture_s:.1f}), warm-up "
+            f"{setup.name}: opened in {opened_s:.1f} s (Code2Wav graphs {capture_s:.1f}), warm-up "
             f"{warm_up.wall_s:.1f} s; {engine.info}",
             flush=True,
         )
@@ -143,13 +143,13 @@ class Suite:
         for part in setup.parts:
             for _ in range(part.rounds):
                 if time.monotonic() > self._until_s:
-                    print(f"{setup.name}/{part.name}: left out: no time", flush=True)
+                    print(f"{setup.name}/{part.name}: skipped: no time left", flush=True)
                     break
                 if part.is_cold:
                     preparer.forget_references()
                 found = measure(engine, rows[part.name], part.at_once, chunks)
                 self._report(setup, part, found, min(part.at_once or max_num_seqs, found.attempted, max_num_seqs))
-            if part.is_cold:  # for the parts to come
+            if part.is_cold:  # restore the voices of the other parts
                 for other in setup.parts:
                     encode_references(preparer, rows[other.name])
         engine.close()
@@ -171,7 +171,7 @@ class Suite:
             f"{found.first_result_s:.2f}, tail {found.tail_s:.2f}, GPU {found.gpu_utilization or 0:.0%}, idle {idle}, "
             f"{found.completed}/{found.attempted}",
             *(f"    {line}" for line in stage_lines(values)),
-            *([f"    {describe_playback(values['playback'])}"] if values["playback"] else []),
+            *([f"    {describe(values['playback'])}"] if values["playback"] else []),
             sep="\n",
             flush=True,
         )
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--shape", default="1.7b")
     parser.add_argument("--model", help="a Base checkpoint instead: folder, hub id or tiny-random")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rows", type=int, help="upper limit for the rows of each workload, for a quick try")
+    parser.add_argument("--rows", type=int, help="limit the rows of each workload, for a trial")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--budget-s", type=float, default=540.0)
     parser.add_argument("--only", nargs="+", default=[], metavar="PART")

@@ -1,11 +1,10 @@
-"""What `synth` makes of an engine's speed: a whole run on a GPU, from a table with voices to checked clips on a disk.
+"""The end-to-end throughput of `synth` on a GPU, from a table with voices to checked clips on a disk.
 
     python -m benchmarks.synth [--rows N] [--voices N] [--shape 1.7b | --model CHECKPOINT --device cpu] [--out DIR]
 
 The rows are those of `tts-batch bench`, as JSON lines beside a wav file for each voice; the engine has random weights
-in a released shape, or a Base checkpoint, and every row has exactly the frames of the workload. All checks run, with
-limits that nothing fails. The time counts from when the engine is ready until the manifest is written.
-benchmarks/log.md records the results.
+in a released shape, or a Base checkpoint, and ends rows at the length that the workload sets. All checks run, with
+limits that pass every clip. Time counts from the ready engine to the written manifest. Results: benchmarks/log.md.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tts_batch.model.tiny import build_tiny
 from tts_batch.run.job import run_job
 from tts_batch.store.clips import encode_wav
 
-SHAPE = "TTS_BATCH_BENCHMARK_SHAPE"  # how the worker learns it; empty: that of the checkpoint
+SHAPE = "TTS_BATCH_BENCHMARK_SHAPE"  # passes the shape to the worker; empty: a checkpoint
 NOTHING_FAILS: Mapping[str, float] = {
     "silent_peak_dbfs": -300.0, "too_long_factor": 1e6, "too_short_factor": 0.0, "long_silence_s": 1e6,
     "noise_flatness": 2.0, "ref_correlation": 2.0,
@@ -36,7 +35,7 @@ NOTHING_FAILS: Mapping[str, float] = {
 
 
 class FixedLengthEngine:
-    """A NativeEngine whose requests have exactly their budget's frames, and end as if they had ended by themselves."""
+    """A NativeEngine whose requests have exactly `max_frames` frames and are reported as ended by EOS."""
 
     sample_rate = SAMPLE_RATE_HZ
 
@@ -67,7 +66,7 @@ class FixedLengthEngine:
 
 
 def create(config: EngineConfig) -> FixedLengthEngine:
-    """What the worker opens."""
+    """Open the engine, in the worker."""
     shape = os.environ[SHAPE]
     engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)
     return FixedLengthEngine(engine)
@@ -109,7 +108,7 @@ def main() -> None:
         job = JobConfig(
             data=(str(table),),
             out=Path(folder) / "out",
-            model=args.model or "tiny-random",  # with a shape it is for the plan alone
+            model=args.model or "tiny-random",  # with a shape, only the plan uses it
             engine="benchmarks.synth:create",
             device=args.device,
             runner="v2",
@@ -121,7 +120,7 @@ def main() -> None:
             print(*(line for line in log.read_text().splitlines() if "waited" in line), sep="\n")
         print(
             f"{summary.ok} of {args.rows} rows are clips, {summary.failed} failed; {summary.audio_s_per_s:,.0f} "
-            f"audio-s/s from the ready engine to the manifest; {summary.wall_s:.1f} s in all"
+            f"audio-s/s from the ready engine to the manifest; {summary.wall_s:.1f} s in total"
         )
 
 

@@ -1,8 +1,8 @@
-"""What everything around an engine can take: checks, encoding and group commit, with an engine that costs nothing.
+"""The throughput of all that surrounds an engine: checks, encoding and group commit, with an engine that costs nothing.
 
     python -m benchmarks.writer [--rows N] [--clip-s S] [--format NAME] [--out DIR]
 
-One worker as in any run, on the disk of DIR (default: the temporary folder). benchmarks/log.md records the results.
+One worker as in any run, on the disk of DIR (default: the temporary folder). Results: benchmarks/log.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLIP_S = "TTS_BATCH_BENCHMARK_CLIP_S"
 
 
 class InstantEngine:
-    """Answers every request at once with a clip that has just been made."""
+    """An engine that returns a clip for every request immediately."""
 
     sample_rate = SAMPLE_RATE_HZ
 

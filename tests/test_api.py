@@ -148,15 +148,16 @@ def test_a_wrong_option_starts_nothing(options: dict[str, Any], words: str, tmp_
 
 
 def test_speak_is_repeatable_and_seeds_vary_it(synthesizer: Synthesizer) -> None:
-    row = {"text": "Hello there, my friend.", "speaker": "ryan", "language": "english"}
-    first, again = synthesizer.speak(**row), synthesizer.speak(**row)
-    others = [synthesizer.speak(**row, seed=seed) for seed in range(4)]
+    text = "Hello there, this is a longer sentence with some more words."  # a single word comes out alike
+    first = synthesizer.speak(text, speaker="ryan", language="english")
+    again = synthesizer.speak(text, speaker="ryan", language="english")
+    other = synthesizer.speak(text, speaker="ryan", language="english", seed=5)
     assert first.sample_rate == 24_000
     assert first.audio.dtype == np.float32
     assert first.audio.size == first.num_frames * 1920 > 0
     np.testing.assert_array_equal(first.audio, again.audio)
-    assert (first.seed, [other.seed for other in others]) == (again.seed, [0, 1, 2, 3])
-    assert len({other.audio.tobytes() for other in others}) > 1
+    assert (first.seed, other.seed) == (again.seed, 5)
+    assert first.audio.shape != other.audio.shape or not np.array_equal(first.audio, other.audio)
 
 
 def test_speak_gives_the_clip_of_a_run(synthesizer: Synthesizer, tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_column_that_no_table_has_is_named(columns: dict[str, Any], words: str
 
 
 def test_what_is_closed_stays_closed() -> None:
-    with Synthesizer("tiny-random", device="cpu") as synthesizer:
+    with Synthesizer("tiny", device="cpu") as synthesizer:
         pass
     with pytest.raises(UsageError, match="is closed"):
         synthesizer.speak("Hello.", speaker="ryan")
@@ -344,4 +345,4 @@ def test_no_rows_give_no_clips(synthesizer: Synthesizer) -> None:
 @pytest.mark.parametrize("option", ["out", "limit", "takes", "save_codes", "strict"])
 def test_options_of_a_run_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"'{option}' belongs to a run"):
-        Synthesizer("tiny-random", **{option: 1})
+        Synthesizer("tiny", **{option: 1})

@@ -1,9 +1,9 @@
-"""Time the attention of a decoded frame at the released shape: the talker's and the predictor's, launch by launch.
+"""Times the decode attention of the talker and the code predictor, at the released shape and by launch setting.
 
     python -m benchmarks.kernels.bench_attention [--rows 1 16 64 256 1024]
 
-Prints microseconds a call, from replayed CUDA graphs that walk over several layers' KV; for the talker also the
-bandwidth at which it reads its KV.
+Prints microseconds a call, from replayed CUDA graphs over the KV cache of several layers; for the talker also the
+bandwidth of its KV reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_rotation(max_positions: int) -> Rotation:
 
 
 def talker_calls(rows: int, attend: Attend = decode_attention) -> tuple[list[Callable[[], Tensor]], int]:
-    """A call for each of some layers, and the bytes of KV that one reads."""
+    """A call for each of several layers, and the bytes of KV that one call reads."""
     pages = -(-CONTEXTS[1] // PAGE_SIZE)
     layers = max(2, min(28, 4096 // rows))
     kv = randn(layers, 2, rows * pages, KV_HEADS, PAGE_SIZE, HEAD_DIM)
@@ -63,7 +63,7 @@ def predictor_calls(
 
 
 def microseconds(calls: list[Callable[[], Tensor]]) -> float:
-    """Of one call, among all of them one after another; NaN where they do not compile."""
+    """The median of one call when all run one after another; NaN when they do not compile."""
 
     def run() -> None:
         for _ in range(4):

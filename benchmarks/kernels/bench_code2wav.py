@@ -32,12 +32,12 @@ RELEASED = CodecDecoderConfig(
 )  # fmt: skip
 SHAPES = [(8, 100), (32, 100), (16, 325), (64, 60), (1, 100)]
 GFLOP_PER_FRAME = 4.96
-CHECKS_END_S = 52.0  # since the start; what has no answer by then is reported as failed
+CHECKS_END_S = 52.0  # since the start; later checks are reported as failed
 STARTED = time.monotonic()
 
 
 def random_decoder() -> CodecDecoder:
-    """Every tensor random, scaled so that activations stay near 1."""
+    """A decoder of random tensors, scaled so that activations stay near 1."""
     torch.manual_seed(0)
     decoder = CodecDecoder(RELEASED).cuda()
     with torch.no_grad():
@@ -57,7 +57,7 @@ def random_codes(batch: int, frames: int) -> Tensor:
 
 
 def graph_us(run: Callable[[], object], calls: int = 5) -> float:
-    """Median microseconds of a call, from a CUDA graph of several."""
+    """The median of one call, in microseconds, from a CUDA graph of several."""
 
     def run_all() -> None:
         for _ in range(calls):
@@ -80,7 +80,7 @@ def time_decoder(fast: FastCodecDecoder, label: str) -> list[str]:
 
 
 def profile(fast: FastCodecDecoder, out: Path) -> list[str]:
-    """Device time of one forward by kernel, and every kernel in order in a file."""
+    """The device time of one forward by kernel; all kernels in order go to OUT/kernels.txt."""
     codes = random_codes(32, 100)
     fast(codes)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
@@ -102,10 +102,12 @@ def check(exact: CodecDecoder, fast: FastCodecDecoder, codes: Tensor) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    """Everything printed, the summary last."""
+    """Print all results, the summary last."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tune", action="store_true", help="find the best tile of every convolution first")
-    parser.add_argument("--out", type=Path, default=Path("/tmp"), help="folder of kernels.txt, the order of a forward")
+    parser.add_argument("--tune", action="store_true", help="first find the best tile of every convolution")
+    parser.add_argument(
+        "--out", type=Path, default=Path("/tmp"), help="folder of kernels.txt, the kernels of a forward"
+    )
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with Checks() if arguments.tune else nullcontext() as checks:
@@ -113,7 +115,7 @@ def main() -> None:
         fast = FastCodecDecoder(exact)
         codes = random_codes(2, 40)
         log = [f"{torch.cuda.get_device_name()}; {check(exact, fast, codes)}"]
-        log.append(f"audio: standard deviation {float(exact(codes).std()):.2f}")
+        log.append(f"sound: standard deviation {float(exact(codes).std()):.2f}")
         rounded = CodecDecoder(RELEASED).cuda().eval()
         rounded.load_state_dict(exact.state_dict())
         log.append(f"error of exact bf16 {relative_error(rounded.bfloat16()(codes), exact(codes)):.2e}")
@@ -129,7 +131,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         log += ["", *table(), "", f"tuned: {check(exact, fast, codes)}", *time_decoder(fast, "tuned")]
     log += profile(fast, arguments.out)
-    print("\n".join(["", *log, f"{time.monotonic() - STARTED:.0f} s in all"]))
+    print("\n".join(["", *log, f"{time.monotonic() - STARTED:.0f} s in total"]))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""Time one frame of runner v2 at the released 1.7B shape, random weights: whole and in parts, eager and replayed.
+"""Times one frame of runner v2 at a released shape with random weights: whole and in parts, eager and replayed.
 
     python -m benchmarks.kernels.bench_frame [--rows 64 256 512 1024] [--context 120] [--profile FILE]
     python -m benchmarks.kernels.bench_frame --rows 1 8 16 24 --small-batch 0 16
 
-Prints a table: milliseconds a frame and what that is in audio seconds per second (without prefill and Code2Wav).
---small-batch measures every frame once for each limit: the most rows for which the kernels of small_batch.py are used
-(16 at most).
-`first_s` is the first frame of all at that shape, with the kernels that it compiles.
+Prints milliseconds a frame and the audio seconds per second that they amount to, without prefill and Code2Wav.
+--small-batch measures every frame once for each limit: the rows up to which the kernels of small_batch.py are used, at
+most 16. `first_s` is the first frame at a shape, compilation included.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def build_talker(size: str) -> Talker:
 
 
 def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int) -> tuple[FrameLoop, torch.Tensor]:
-    """All rows running behind a prompt of `context` tokens; nothing ends within max_frames."""
+    """A loop whose rows all run after a prompt of `context` tokens; none ends within `max_frames`."""
     pages = -(-(context + max_frames + 1) // PAGE_SIZE)
     hidden = weights.frame_tables.shape[1]
     shape = StateShape(rows, hidden, 3072, max_frames + 1, 64, pages, pad_text_id=5)

@@ -1,9 +1,8 @@
-"""Times and checks the encoding of references on a CUDA device, one by one and together, at the released shape.
+"""Times and checks the encoding of references on a CUDA device, one by one and batched, at the released shape.
 
     python -m benchmarks.kernels.bench_references [--clips 666] [--singly 40]
 
-Random weights; the speaker encoder in bfloat16 and the codec in float32, as the engine has them. The checks are made in
-float32.
+Random weights; the speaker encoder in bfloat16 and the codec in float32, as in the engine. The checks use float32.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ RATE = 24_000
 
 @dataclass(frozen=True)
 class Encoders:
-    """The part of a Base model that encodes references."""
+    """The encoders of a Base model."""
 
     speaker_encoder: SpeakerEncoder
     speech_tokenizer: SpeechTokenizer
@@ -51,7 +50,7 @@ def random_encoders(dtype: torch.dtype) -> Encoders:
 
 
 def voice_like(rng: np.random.Generator) -> Clip:
-    """3 to 6 s of harmonics under a slow envelope, and some breath."""
+    """A clip of 3 to 6 s: harmonics under a slow envelope, and noise."""
     t = np.arange(rng.integers(3 * RATE, 6 * RATE)) / RATE
     pitch_hz = rng.uniform(80, 250)
     wave = sum(np.sin(2 * np.pi * pitch_hz * k * t + rng.uniform(0, 6)) / k for k in range(1, 9))
@@ -68,7 +67,7 @@ def encode_together(encoders: Encoders, clips: list[Clip]) -> list[Voice]:
 
 
 def timed_s(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds until the call returns, and until the device is done."""
+    """Seconds until the call returns, and until the device has finished."""
     torch.cuda.synchronize()
     started_s = time.perf_counter()
     run()
@@ -89,7 +88,7 @@ def syncs(run: Callable[[], object]) -> str:
 
 
 def check(clips: list[Clip]) -> list[str]:
-    """Singly against together, in float32."""
+    """Compare clips encoded one by one and batched, in float32."""
     encoders = random_encoders(torch.float32)
     singly, together = encode_singly(encoders, clips), encode_together(encoders, clips)
     on_device = [
@@ -167,7 +166,7 @@ def main() -> None:
     clips = [voice_like(rng) for _ in range(args.clips)]
     audio_s = sum(map(len, clips)) / RATE
     encoders = random_encoders(torch.bfloat16)
-    encode_singly(encoders, [clips[0][: 2 * RATE + 1]])  # libraries load
+    encode_singly(encoders, [clips[0][: 2 * RATE + 1]])  # loads libraries
     few = clips[: args.singly]
     single_s = timed_s(lambda: encode_singly(encoders, few))[1] * audio_s / (sum(map(len, few)) / RATE)
     torch.cuda.reset_peak_memory_stats()
@@ -184,7 +183,7 @@ def main() -> None:
         clip_ms = 1e3 * total_s / len(clips)
         print(f"{name:<24} {total_s:>8.2f} {host_s:>8.2f} {clip_ms:>10.2f} {audio_s / total_s:>10.0f}")
     print("\n".join([f"peak memory {peak_gib:.1f} GiB, weights included", *lines]))
-    print(f"{time.monotonic() - started_s:.0f} s in all")
+    print(f"{time.monotonic() - started_s:.0f} s in total")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Finds the best tile for every convolution of the codec's decoder; `bench_code2wav.py --tune` runs it.
 
-Each tile is compiled and checked in a process that does little else, many at a time: a kernel that reads where it
-must not ends its process, not the others. The tiles that proved right are then timed one after another.
+Tiles are compiled and checked in many short-lived processes, so that an illegal memory access ends only its own. The
+correct tiles are then timed one after another.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TILES_A_PROCESS = 3
 TOLERANCE = 5e-3
 DILATION = 3
 
-Outcome = float | str  # the error of a tile, or what went wrong
+Outcome = float | str  # the relative error of a tile, or its failure
 
-# Thirds are for multiples of 192; narrow ones cut 96 as 64 + 32, or leave a quarter of 128 empty.
+# THIRDS are for multiples of 192; NARROW splits 96 as 64 + 32, or leaves a quarter of 128 empty.
 WIDE = [
     Tile(128, 128), Tile(128, 128, resident=2), Tile(128, 128, num_stages=4),
     Tile(128, 256), Tile(128, 256, resident=1), Tile(128, 256, num_stages=4), Tile(128, 256, depth=128, num_stages=2),
@@ -61,11 +61,11 @@ class Layer:
 
     @property
     def flop(self) -> float:
-        """Of one call at BATCH x FRAMES."""
+        """Operations of one call at BATCH x FRAMES."""
         return 2.0 * BATCH * FRAMES * self.rows * self.taps * self.c_in * self.c_out
 
     def prepare(self, batch: int, length: int) -> tuple[Callable[[Tile], list[Tensor]], Callable[[], list[Tensor]]]:
-        """The kernel with a tile, and the same in float32, of the same random values."""
+        """The kernel as a function of a tile, and its float32 reference on the same random values."""
         torch.manual_seed(0)
         x = torch.randn(batch, length, self.c_in, device="cuda").bfloat16()
         conv, snake = _random_conv(self.c_in, self.c_out, self.taps), _random_snake(self.c_out)
@@ -97,12 +97,12 @@ def _given(results: tuple[Tensor | None, ...]) -> list[Tensor]:
 
 
 def relative_error(result: Tensor, expected: Tensor) -> float:
-    """The norm of the difference over the norm of what was expected."""
+    """The norm of the difference over the norm of the expected result."""
     return float((result.double() - expected.double()).norm() / expected.double().norm())
 
 
 def short(tile: Tile) -> str:
-    """A tile in a few characters."""
+    """A short name of a tile."""
     cols = f"{tile.cols}+{tile.more_cols}" if tile.more_cols else str(tile.cols)
     return f"{tile.rows}x{cols}x{tile.depth} w{tile.num_warps} s{tile.num_stages} r{tile.resident}"
 
@@ -138,7 +138,7 @@ LAYERS = [
 
 
 def check(layer: Layer, tiles: list[Tile]) -> list[Outcome]:
-    """The relative error of each tile, or what went wrong. Runs in a process of its own."""
+    """The relative error of each tile, or its failure. Runs in its own process."""
     torch.backends.cuda.matmul.allow_tf32 = False
     found: list[Outcome] = []
     for tile in tiles:
@@ -149,13 +149,13 @@ def check(layer: Layer, tiles: list[Tile]) -> list[Outcome]:
             layer.prepare(BATCH, layer.rows * FRAMES)[0](tile)
             torch.cuda.synchronize()
             found.append(error)
-        except Exception as exception:  # too much shared memory, or an illegal access, which spoils all that follow
+        except Exception as exception:  # too much shared memory, or an illegal access, which fails all later ones too
             found.append(f"{type(exception).__name__}: {' '.join(str(exception).split())[:120]}")
     return found
 
 
 class Checks:
-    """All checks at once, many processes wide; leave the block to end those still at work."""
+    """A context manager that runs all checks in parallel processes; leaving it ends those still running."""
 
     def __enter__(self) -> Self:
         self._pool = multiprocessing.get_context("spawn").Pool(PROCESSES, maxtasksperchild=1)
@@ -170,20 +170,20 @@ class Checks:
         self._pool.terminate()
 
     def outcomes(self, seconds: float) -> list[tuple[Layer, Tile, Outcome]]:
-        """Wait for all, at most so long."""
+        """Wait for all checks, at most `seconds`."""
         deadline = time.monotonic() + seconds
         outcomes: list[tuple[Layer, Tile, Outcome]] = []
         for layer, tiles, job in self._jobs:
             try:
                 found = job.get(timeout=max(0.01, deadline - time.monotonic()))
-            except Exception as exception:  # no answer in time, or one that could not be given
+            except Exception as exception:  # late, or its process died
                 found = [f"{type(exception).__name__} {exception}"] * len(tiles)
             outcomes += [(layer, tile, outcome) for tile, outcome in zip(tiles, found, strict=True)]
         return outcomes
 
 
 def tune(outcomes: list[tuple[Layer, Tile, Outcome]], graph_us: Callable[[Callable[[], object]], float]) -> list[str]:
-    """Time every right tile, put the best ones into the table, and report."""
+    """Time every correct tile, put the best ones into the table, and return a report."""
     lines: list[str] = []
     best: dict[Layer, tuple[float, Tile]] = {}
     for layer in LAYERS:
@@ -209,7 +209,7 @@ def tune(outcomes: list[tuple[Layer, Tile, Outcome]], graph_us: Callable[[Callab
 
 
 def table() -> list[str]:
-    """The table as it stands, to be pasted."""
+    """The current table as source code."""
     lines = ["TILES: dict[tuple[int, int, int], Tile] = {"]
     lines += [f"    {key}: {_code(tile)}," for key, tile in kernels.TILES.items()]
     return [*lines, "}"]

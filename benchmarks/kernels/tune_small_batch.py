@@ -1,10 +1,10 @@
-"""Finds the best tile for the products of small_batch.py at the released shapes; takes over a minute on two GPUs.
+"""Finds the best tile for the products of small_batch.py at the released shapes, in over a minute on two GPUs.
 
     python -m benchmarks.kernels.tune_small_batch [--out FOLDER] [--check-s 60]
 
-Every tile is compiled and checked in one of many processes, then the right ones are timed, one after another on each
-GPU, in a CUDA graph over more weights than the L2 cache holds. Prints the best beside cuBLAS and the kernels that it
-needs around it, and the table of small_batch.py; FOLDER/small_batch.json gets every time.
+Every tile is compiled and checked in one of many processes; the correct ones are timed one after another on each GPU,
+in a CUDA graph over more weights than the L2 cache holds. Prints the best beside the unfused cuBLAS path, and the table
+of small_batch.py; FOLDER/small_batch.json has all times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tts_batch.engine.kernels.activation import silu_mul
 from tts_batch.engine.kernels.norm import add_rms_norm_
 from tts_batch.engine.kernels.small_batch import MOST_ROWS, MOST_TILES, TILES, Tile
 
-ROW_BLOCKS = (MOST_ROWS,)  # rows that kernels of a tile may have
+ROW_BLOCKS = (MOST_ROWS,)  # rows of the batches to tune for
 BYTES_IN_TURN = 240e6  # of weights: four times the L2 cache
 MOST_COPIES = 40
 TILES_A_CASE = 28
@@ -75,7 +75,7 @@ PRODUCTS = [
 
 
 def candidates(product: Product, rows: int) -> list[Tile]:
-    """Tiles worth a try: about one to four programs a multiprocessor, two kernels in its shared memory."""
+    """Tiles to try: about one to four programs a multiprocessor, with shared memory for two kernels."""
     tiles = []
     for cols, splits in ((cols, splits) for cols in (16, 32, 64, 128) for splits in (1, 2, 3, 4, 6, 8, 12, 16)):
         length, rest = divmod(product.depth, splits)
@@ -89,7 +89,7 @@ def candidates(product: Product, rows: int) -> list[Tile]:
 
 
 class Inputs:
-    """Random inputs of a product, with `copies` weights that take turns."""
+    """Random inputs of a product, with `copies` weights used in rotation."""
 
     def __init__(self, product: Product, rows: int, copies: int) -> None:
         torch.manual_seed(0)
@@ -112,8 +112,8 @@ class Inputs:
         run = kernels.norm_linear if self.product.kind == "norm_linear" else kernels.norm_gate_up_silu
         return run(self.x, self.sums, self.norm, weight, EPS, self.arrivals)
 
-    def run_apart(self, copy: int) -> None:
-        """The same without it, and with the norm that follows a sum: cuBLAS and the kernels around it."""
+    def run_unfused(self, copy: int) -> None:
+        """The unfused path: cuBLAS and the kernels around it, with the norm that follows a sum."""
         y = F.linear(self.x, self.weights[copy])
         if self.product.kind == "linear_add":
             add_rms_norm_(self.stream, y, self.next_norm, EPS)
@@ -121,7 +121,7 @@ class Inputs:
             silu_mul(y)
 
     def exact(self) -> Tensor:
-        """What `run` gives, in float32."""
+        """The result of `run`, in float32."""
         weight, x = self.weights[0].float(), self.x.float()
         if self.product.kind == "linear_add":
             return self.stream.float() + x @ weight.T
@@ -136,7 +136,7 @@ def silu_mul_exact(gate_up: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def check(device: int, items: list[tuple[Product, int, Tile]], seconds: float) -> list[str | float]:
-    """The relative error of each tile, or what went wrong. Runs in a process of its own."""
+    """The relative error of each tile, or its failure. Runs in its own process."""
     deadline = time.monotonic() + seconds
     torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -150,20 +150,20 @@ def check(device: int, items: list[tuple[Product, int, Tile]], seconds: float) -
             expected = inputs.exact()
             got = inputs.run(tile)
             found.append(float((got.double() - expected.double()).norm() / expected.double().norm()))
-        except Exception as exception:  # too much shared memory, or an illegal access, which spoils all that follow
+        except Exception as exception:  # too much shared memory, or an illegal access, which fails all later ones too
             found.append(f"{type(exception).__name__}: {' '.join(str(exception).split())[:100]}")
     return found
 
 
 @torch.inference_mode()
 def time_cases(device: int, cases: list[tuple[Product, int, list[Tile]]], seconds: float) -> list[dict[str, object]]:
-    """Microseconds of every tile of some cases, and of what it stands in for. Runs in a process of its own."""
+    """Microseconds of every tile of some cases, and of the unfused path. Runs in its own process."""
     deadline = time.monotonic() + seconds
     torch.cuda.set_device(device)
     results = []
     for product, rows, tiles in cases:
         inputs = Inputs(product, rows, min(MOST_COPIES, math.ceil(BYTES_IN_TURN / product.weight_bytes)))
-        apart_us = graph_us(inputs.run_apart, inputs.copies)
+        unfused_us = graph_us(inputs.run_unfused, inputs.copies)
         times: list[tuple[float, Tile]] = []
         for tile in tiles:
             if time.monotonic() > deadline:
@@ -180,7 +180,7 @@ def time_cases(device: int, cases: list[tuple[Product, int, list[Tile]]], second
                 "calls": product.calls,
                 "rows": rows,
                 "floor_us": product.weight_bytes / 4.3e6,
-                "apart_us": apart_us,
+                "unfused_us": unfused_us,
                 "one_row_us": one_us,
                 "times": [[us, asdict(tile)] for us, tile in times],
             }
@@ -191,7 +191,7 @@ def time_cases(device: int, cases: list[tuple[Product, int, list[Tile]]], second
 
 
 def graph_us(run: Callable[[int], object], copies: int) -> float:
-    """Median microseconds of one call, each copy of the weights in turn."""
+    """The median of one call in microseconds, with the copies of the weights in rotation."""
 
     def run_all() -> None:
         for copy in range(copies):
@@ -201,23 +201,23 @@ def graph_us(run: Callable[[int], object], copies: int) -> float:
 
 
 def run_in_processes(function: Callable[..., list], arguments: list[tuple], seconds: float) -> list[list]:
-    """One spawned process for each tuple of arguments; what gives no answer in time gives an empty one."""
+    """Run the function in one spawned process per tuple of arguments; a late or failed one returns an empty list."""
     deadline = time.monotonic() + seconds
     with multiprocessing.get_context("spawn").Pool(len(arguments), maxtasksperchild=1) as pool:
         jobs = [pool.apply_async(function, args) for args in arguments]
-        answers = []
+        outputs = []
         for job in jobs:
             try:
-                answers.append(job.get(timeout=max(0.1, deadline - time.monotonic())))
+                outputs.append(job.get(timeout=max(0.1, deadline - time.monotonic())))
             except Exception as exception:
                 print(f"a process failed: {type(exception).__name__} {str(exception)[:300]}")
-                answers.append([])
+                outputs.append([])
         pool.terminate()
-    return answers
+    return outputs
 
 
 def code(tile: Tile) -> str:
-    """A tile as the table has it."""
+    """The source code of a tile."""
     return f"Tile({tile.cols}, {tile.splits}, {tile.num_warps})"
 
 
@@ -233,49 +233,49 @@ def main() -> None:
     items = [(p, rows, tile) for p in PRODUCTS for rows in ROW_BLOCKS for tile in candidates(p, rows)]
     random.Random(1).shuffle(items)
     slices = [items[i::num_processes] for i in range(num_processes)]
-    answers = run_in_processes(
+    outputs = run_in_processes(
         check, [(i % num_devices, part, args.check_s) for i, part in enumerate(slices)], args.check_s + 20
     )
     outcomes = [
         (item, outcome)
-        for part, answer in zip(slices, answers, strict=True)
-        for item, outcome in zip(part, answer or ["no answer"] * len(part), strict=True)
+        for part, output in zip(slices, outputs, strict=True)
+        for item, outcome in zip(part, output or ["no output"] * len(part), strict=True)
     ]
-    right = {item for item, outcome in outcomes if isinstance(outcome, float) and outcome < TOLERANCE}
-    failures = [(item, outcome) for item, outcome in outcomes if item not in right]
-    print(f"{len(right)} of {len(items)} tiles are right, after {time.monotonic() - began:.0f} s")
+    correct = {item for item, outcome in outcomes if isinstance(outcome, float) and outcome < TOLERANCE}
+    failures = [(item, outcome) for item, outcome in outcomes if item not in correct]
+    print(f"{len(correct)} of {len(items)} tiles are correct, after {time.monotonic() - began:.0f} s")
     for (product, rows, tile), outcome in failures[:12]:
         print(f"  {product.kind} {product.width}x{product.depth}, {rows} rows, {code(tile)}: {outcome}")
 
     cases = [
-        (product, rows, [tile for tile in candidates(product, rows) if (product, rows, tile) in right])
+        (product, rows, [tile for tile in candidates(product, rows) if (product, rows, tile) in correct])
         for product in PRODUCTS
         for rows in ROW_BLOCKS
     ]
     cases.sort(key=lambda case: -case[0].calls)
     parts = [(i, cases[i::num_devices], args.time_s) for i in range(num_devices)]
-    results = [row for answer in run_in_processes(time_cases, parts, args.time_s + 20) for row in answer]
+    results = [row for output in run_in_processes(time_cases, parts, args.time_s + 20) for row in output]
     results.sort(key=lambda row: (row["rows"], -row["calls"], str(row["product"])))
 
     print(f"timed after {time.monotonic() - began:.0f} s; microseconds")
-    print(f"{'product':24} {'rows':>4} {'floor':>6} {'apart':>6} {'best':>6} {'1 row':>6}")
+    print(f"{'product':24} {'rows':>4} {'floor':>6} {'unfused':>7} {'best':>6} {'1 row':>6}")
     table: dict[tuple[int, int], str] = {}
     for row in results:
         kind, width, depth = row["product"]
         (best_us, best), *others = row["times"]
         print(
-            f"{f'{kind} {width}x{depth}':24} {row['rows']:>4} {row['floor_us']:>6.1f} {row['apart_us']:>6.1f} "
+            f"{f'{kind} {width}x{depth}':24} {row['rows']:>4} {row['floor_us']:>6.1f} {row['unfused_us']:>7.1f} "
             f"{best_us:>6.1f} {row['one_row_us']:>6.1f}  {code(Tile(**best))}"
             + "".join(f" | {us:.1f} {code(Tile(**tile))}" for us, tile in others[:2])
         )
         table[2 * width if kind == "gate_up" else width, depth] = code(Tile(**best))
     for rows in ROW_BLOCKS:
         of_rows = [row for row in results if row["rows"] == rows]
-        apart_ms, best_ms = (
+        unfused_ms, best_ms = (
             sum(row["calls"] * us(row) for row in of_rows) / 1000
-            for us in (lambda row: row["apart_us"], lambda row: row["times"][0][0])
+            for us in (lambda row: row["unfused_us"], lambda row: row["times"][0][0])
         )
-        print(f"{rows} rows: {apart_ms:.2f} -> {best_ms:.2f} ms of a frame (the rest of it apart)")
+        print(f"{rows} rows: {unfused_ms:.2f} -> {best_ms:.2f} ms a frame, unfused -> fused")
     (args.out / "small_batch.json").write_text(json.dumps({"results": results, "failed": len(failures)}))
     print("TILES = {")
     for shape, tile in table.items():

@@ -19,7 +19,7 @@ from shapes import model_config
 from synthesise import LEAD_FRAMES, voice_table
 from voices import SPEAKERS
 
-from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, build_prompt
+from tts_batch.model.prompt import EMPTY, REF_FRAME, X_VECTOR, Prompt, build_prompt
 from tts_batch.model.text_tokenizer import TextTokenizer
 
 NAMED_MIX = (  # share, task, non_streaming, x_vector_only
@@ -60,8 +60,8 @@ class Clips:
 class Example:
     """Ids of one sequence, position by position, and the clip that its x-vector is taken from (or -1)."""
 
-    text: list[int]  # a text id or NOTHING
-    codec: list[int]  # an id of the talker's codec table, NOTHING, X_VECTOR or REF_FRAME for any whole frame
+    text: list[int]  # a text id or EMPTY
+    codec: list[int]  # an id of the talker's codec table, EMPTY, X_VECTOR or REF_FRAME for any whole frame
     frame: list[int]  # which frame of the shard stands here, or -1
     target: list[int]  # which frame of the shard comes next, END or NO_TARGET
     reference: int
@@ -160,8 +160,8 @@ def pack(examples: list[Example], clips: Clips) -> Rows:
 
     shape = (len(rows), ROW)
     made = Rows(
-        text=np.full(shape, NOTHING, np.int32),
-        codec=np.full(shape, NOTHING, np.int32),
+        text=np.full(shape, EMPTY, np.int32),
+        codec=np.full(shape, EMPTY, np.int32),
         frame=np.full(shape, -1, np.int32),
         target=np.full(shape, NO_TARGET, np.int32),
         segment=np.full(shape, -1, np.int32),

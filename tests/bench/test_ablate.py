@@ -1,4 +1,4 @@
-"""Variants: each differs from the default engine in what it is named after; comparisons, and failures of one."""
+"""The ablation: each variant changes only what it names, rounds are compared in pairs, failures are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def knobs(config: EngineConfig) -> dict[str, object]:
     """Everything that an engine on CUDA would take from a configuration."""
     _, profile = resolve_profile(config, ON_CUDA)
     fields = asdict(profile) | {name: getattr(config, name) for name in ("runner", "cuda_graph", "eager", "profile")}
-    del fields["kv_share"]  # it divides the memory: the pages are as many
+    del fields["kv_share"]  # the share of memory: the number of pages is the same
     return fields
 
 
@@ -50,7 +50,7 @@ def test_a_variant_differs_in_what_it_names_only() -> None:
             assert changed == variant.settings.keys() | variant.options.keys(), variant.name
 
 
-def test_all_of_it_is_expected_to_fit() -> None:
+def test_all_variants_fit_into_the_default_budget() -> None:
     expected_s = 60 + sum(variant.expected_s(OPEN_S, DEFAULT_S, rounds=2) for variant in VARIANTS)
     assert expected_s < 540
 
@@ -99,7 +99,7 @@ def test_a_variant_that_fails_does_not_end_the_others(
     assert (len(compared.ratios), compared.is_complete, compared.problem) == (1, True, None)
 
 
-def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
+def test_a_ratio_is_the_median_of_its_rounds() -> None:
     found = VariantRounds(VARIANTS[0], 8, default=[100.0, 200.0, 100.0], changed=[50.0, 90.0, 60.0]).as_dict()
     assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (0.5, 0.45, 0.6)
     line = table_line(found)
@@ -108,7 +108,7 @@ def test_the_number_of_a_variant_is_the_median_of_its_turns() -> None:
     assert len(line) == len(TABLE_HEAD)
 
 
-def test_v2_is_held_against_v1_where_both_were_measured() -> None:
+def test_v2_over_v1_needs_both() -> None:
     by_name = {variant.name: variant for variant in VARIANTS}
     v2 = VariantRounds(by_name["v2-b2"], 8, default=[9.0] * 3, changed=[600.0, 630.0, 660.0])
     v1 = VariantRounds(by_name["v1-b2"], 2, default=[9.0], changed=[63.0])
@@ -117,6 +117,6 @@ def test_v2_is_held_against_v1_where_both_were_measured() -> None:
     assert v2_over_v1([v1]) is None
 
 
-def test_what_has_no_number_says_why() -> None:
-    found = VariantRounds(VARIANTS[0], 8, is_complete=False, problem="left out: no time").as_dict()
-    assert table_line(found).endswith("8  NOT EVERY CLIP WAS WHOLE  left out: no time")
+def test_a_line_names_its_problem() -> None:
+    found = VariantRounds(VARIANTS[0], 8, is_complete=False, problem="skipped: no time left").as_dict()
+    assert table_line(found).endswith("8  INCOMPLETE CLIPS  skipped: no time left")

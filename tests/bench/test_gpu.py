@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.run.support import wait_until
-from tts_batch.bench.gpu import GpuSampler, peak_memory_gib, reset_peak_memory
+from tts_batch.bench.gpu import GpuWatch, peak_memory_gib, reset_peak_memory
 
 CPU = torch.device("cpu")
 TWO = [torch.device("cuda:0"), CPU, torch.device("cuda:1")]
@@ -21,9 +21,9 @@ def is_sampling() -> bool:
 
 def test_a_cpu_is_not_sampled() -> None:
     reset_peak_memory([CPU])
-    with GpuSampler([CPU], read=lambda device: 100) as sampler:
+    with GpuWatch([CPU], read=lambda device: 100) as watch:
         assert not is_sampling()
-    assert (sampler.utilization(), peak_memory_gib([CPU])) == (None, None)
+    assert (watch.utilization(), peak_memory_gib([CPU])) == (None, None)
 
 
 def test_every_gpu_is_sampled_until_the_end() -> None:
@@ -33,12 +33,12 @@ def test_every_gpu_is_sampled_until_the_end() -> None:
         reads.append(device)
         return 30 + 60 * device.index
 
-    with GpuSampler(TWO, read) as sampler:
+    with GpuWatch(TWO, read) as watch:
         wait_until(lambda: len(reads) >= 6)
         assert is_sampling()
     assert not is_sampling()
-    assert sampler.utilization() == pytest.approx({"cuda:0": 0.3, "cuda:1": 0.9})
-    assert sampler.utilization(from_s=time.monotonic()) is None
+    assert watch.utilization() == pytest.approx({"cuda:0": 0.3, "cuda:1": 0.9})
+    assert watch.utilization(from_s=time.monotonic()) is None
 
 
 def test_only_what_was_read_in_between_counts() -> None:
@@ -48,19 +48,19 @@ def test_only_what_was_read_in_between_counts() -> None:
         reads.append(device)
         return len(reads)
 
-    with GpuSampler([torch.device("cuda:0")], read) as sampler:
+    with GpuWatch([torch.device("cuda:0")], read) as watch:
         wait_until(lambda: len(reads) > 4)
         middle_s = time.monotonic()
         wait_until(lambda: len(reads) > 8)
-    earlier, later = sampler.utilization(to_s=middle_s), sampler.utilization(from_s=middle_s)
+    earlier, later = watch.utilization(to_s=middle_s), watch.utilization(from_s=middle_s)
     assert earlier and later
-    assert earlier["cuda:0"] < sampler.utilization()["cuda:0"] < later["cuda:0"]
+    assert earlier["cuda:0"] < watch.utilization()["cuda:0"] < later["cuda:0"]
 
 
 def test_without_nvml_there_is_no_sample() -> None:
     def missing(device: torch.device) -> int:
         raise ModuleNotFoundError("pynvml")
 
-    with GpuSampler(TWO, missing) as sampler:
+    with GpuWatch(TWO, missing) as watch:
         pass
-    assert sampler.utilization() is None
+    assert watch.utilization() is None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tts_batch.bench import measure as measure_module
-from tts_batch.bench.gpu import GpuSampler
+from tts_batch.bench.gpu import GpuWatch
 from tts_batch.bench.measure import measure
 from tts_batch.engine.meter import Meter, Reading
 from tts_batch.engine.request import SamplingParams, SpeechRequest, SpeechResult
@@ -145,17 +145,17 @@ def test_steady_state_is_without_its_beginning_and_its_tail(
 ) -> None:
     """Two GPUs, half busy; at rest in the second before the first clip, and at work in the tail."""
 
-    class Recorded(GpuSampler):
+    class Recorded(GpuWatch):
         def __init__(self, devices: list[torch.device]) -> None:
             super().__init__([torch.device("cuda:0"), torch.device("cuda:1")])
             self._samples = [
                 (100 + s / 10, [0, 0] if s < 10 else [100, 100] if s > 90 else [40, 60]) for s in range(100)
             ]
 
-        def __enter__(self) -> GpuSampler:
+        def __enter__(self) -> GpuWatch:
             return self
 
-    monkeypatch.setattr(measure_module, "GpuSampler", Recorded)
+    monkeypatch.setattr(measure_module, "GpuWatch", Recorded)
     found = measure(engine, make_rows(*[25] * 10), None)
     assert found.gpu_idle_steady == pytest.approx(0.5)
     assert found.gpu_idle_steady_each == pytest.approx({"cuda:0": 0.6, "cuda:1": 0.4})

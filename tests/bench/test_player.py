@@ -1,4 +1,4 @@
-"""A real-time player: it starts with the first chunk and pauses when the next is late."""
+"""A player in real time: it starts with the first chunk, stands still where the next is late, and says how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark prints, and how it describes the machine."""
+"""The table of a benchmark, and the description of its machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(REPORT)
     lines = capsys.readouterr().out.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("round"))
@@ -57,42 +57,42 @@ def test_every_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     measured = ["1411.0", "349.2", "3.12", "0.40", "0.31", "1.50", "2.90", "0.00071"]
     assert on_gpu == ["0", *measured, "96%", "3%", "71.2", "1087/1088"]
     assert on_cpu == ["1", *measured, "n/a", "n/a", "n/a", "1087/1088"]
-    said = "\n".join(lines)
+    printed = "\n".join(lines)
     for words in (
         "NVIDIA H200",
         "abc1234",
         "runner v2",
         "num_rows 1088",
-        "engine 38.3 s (of it Code2Wav's graphs 3.2), start to first clip 47.3 s",
+        "engine 38.3 s (Code2Wav graphs 3.2), start to first clip 47.3 s",
         "code2wav_s 0.250",
         "by NVML",
-        "of 312 frames of the loop each took 10.00 ms",
+        "312 frames of the loop, 10.00 ms each",
         "code2wav 2.50, frame_loop 9.81",
         "decode 8.00, wait for frames 6.00",
         "CUDA graphs: frame_loop hit 311, miss[24] 1; code2wav none; Code2Wav decoded 1.50 frames",
         "CUDA graphs of code2wav that could not be captured: failed[(32, 26)] 1",
         "first audio and underrun: n/a",
     ):
-        assert words in said, words
+        assert words in printed, words
 
 
 def test_playback_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     stats = PlaybackStats(0.123, 0.456, 7, 5, 1.5)
     print_table({**REPORT, "rounds": [{**ROUND, "playback": asdict(stats)}]})
-    line = "first audio p50 0.123 s, p99 0.456 s; 7 underruns in 5 rows, 1.50 s in all"
+    line = "first audio p50 0.123 s, p99 0.456 s; 7 underruns in 5 rows, 1.50 s in total"
     assert line in capsys.readouterr().out
 
 
-def test_nothing_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_without_frames_or_clips(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = {"frames": 0, "device_ms_per_frame": {}, "host_ms_per_frame": {}, "counts": {}, "graphs": {},
                "latency_p50_s": None, "latency_p99_s": None, "rtf": None}  # fmt: skip
     print_table({**REPORT, "graphs": {}, "rounds": [{**ROUND, **nothing}]})
-    said = capsys.readouterr().out
-    assert "of 0 frames" in said
-    assert "CUDA graphs: none" in said
+    printed = capsys.readouterr().out
+    assert "0 frames of the loop" in printed
+    assert "CUDA graphs: none" in printed
 
 
-def test_the_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["tts-batch", "bench", "--shape", "1.7b"])
     found = describe_machine()
     assert found["command"] == "tts-batch bench --shape 1.7b"

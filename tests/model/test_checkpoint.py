@@ -1,4 +1,4 @@
-"""Finding checkpoints: folders, the hub's cache, and errors that tell what to do."""
+"""Finding checkpoints: folders, the hub's cache, and errors that name the next step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["nowhere", "./nowhere/at all", "a/b/c", "", OFFICIAL["base"]])
-def test_a_model_that_cannot_be_had_lists_the_options(model: str, tmp_path: Path) -> None:
+def test_an_unavailable_model_lists_the_options(model: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         resolve_checkpoint(model)
     for option in ("tiny", *OFFICIAL.values()):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tts_batch.model.padded import hold_last, is_own, own_mean, reflect, zero_padding
+from tts_batch.model.padded import masked_mean, reflect, replicate_last, valid_mask, zero_padding
 
 LENGTHS = st.lists(st.integers(5, 40), min_size=1, max_size=5)
 
@@ -22,7 +22,7 @@ def rows(lengths: list[int], padding: int = 0) -> tuple[torch.Tensor, torch.Tens
 @given(LENGTHS, st.integers(0, 9))
 def test_padding_takes_the_value_asked_for(lengths: list[int], padding: int) -> None:
     x, counts = rows(lengths, padding)
-    zeroed, held, own = zero_padding(x, counts), hold_last(x, counts), is_own(counts, x.shape[2])
+    zeroed, held, own = zero_padding(x, counts), replicate_last(x, counts), valid_mask(counts, x.shape[2])
     for i, length in enumerate(lengths):
         alone, beyond = x[i, :, :length], x.shape[2] - length
         assert own[i, 0].tolist() == [True] * length + [False] * beyond
@@ -46,7 +46,7 @@ def test_reflection_begins_at_each_rows_own_end(lengths: list[int], padding: int
 def test_means_are_of_own_steps(lengths: list[int]) -> None:
     x, counts = rows(lengths, 7)
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
-        means = own_mean(x.to(dtype), counts)
+        means = masked_mean(x.to(dtype), counts)
         assert means.dtype == dtype
         for i, length in enumerate(lengths):
             alone = x[i, :, :length].to(dtype).mean(1, keepdim=True)

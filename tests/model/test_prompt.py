@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.prompt import NOTHING, REF_FRAME, X_VECTOR, Prompt, PromptError, build_prompt, embed_prompt
+from tts_batch.model.prompt import EMPTY, REF_FRAME, X_VECTOR, Prompt, PromptError, build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny
 
@@ -151,7 +151,7 @@ def test_no_text_reaches_into_the_template(text: str) -> None:
 
 def test_a_part_that_is_not_there_adds_nothing() -> None:
     talker, prompt = load("voice_design").talker, build("voice_design")
-    assert prompt.codec_ids[:3] == (NOTHING,) * 3
+    assert prompt.codec_ids[:3] == (EMPTY,) * 3
     role = talker.project_text(torch.tensor(prompt.text_ids[:3]))
     torch.testing.assert_close(embed_prompt(talker, prompt, None, None)[:3], role, atol=EMBEDDING, rtol=0)
 

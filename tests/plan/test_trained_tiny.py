@@ -51,9 +51,9 @@ def test_its_clones_have_their_text_first_unless_told_otherwise(planner: Planner
         {**clone, "id": "2", "non_streaming": False},
         {**clone, "id": "3", "non_streaming": True},
     )
-    trained, random = planner.rows(*rows, model="tiny"), planner.rows(*rows)
+    trained, noise = planner.rows(*rows, model="tiny"), planner.rows(*rows)
     assert [planned.row.non_streaming for planned in trained] == [True, False, True]
-    assert [planned.row.non_streaming for planned in random] == [None, False, True]
+    assert [planned.row.non_streaming for planned in noise] == [None, False, True]
     assert trained[0].fingerprint != trained[1].fingerprint
     (note,) = planner.plan(*rows, model="tiny").notes
     assert note.startswith("clones of tiny are hard to understand where non_streaming is false")
@@ -73,7 +73,7 @@ def test_texts_that_it_has_hardly_learnt_are_remarked(planner: Planner) -> None:
 
 def test_its_many_tokens_are_no_longer_speech(planner: Planner) -> None:
     row = {"text": "There are nineteen chairs in the second room.", "speaker": "ryan"}
-    (trained,), (random,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-random")
+    (trained,), (noise,) = planner.rows(row, model="tiny"), planner.rows(row, model="tiny-random")
     assert 2.4 < trained.expected_frames / 12.5 < 4.8
     assert trained.max_frames >= 12 * trained.pieces[0].num_text_tokens
-    assert random.expected_frames > trained.expected_frames
+    assert noise.expected_frames > trained.expected_frames

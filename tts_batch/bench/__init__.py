@@ -1,1 +1,1 @@
-"""How fast an engine is: fixed workloads, one measurement, one table."""
+"""Measuring an engine: fixed workloads, one measurement, one table."""

@@ -1,4 +1,4 @@
-"""Engines to measure: the released shapes with random weights, or a checkpoint."""
+"""The engines to measure: a released shape with random weights, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
 
 
 def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
-    """Return the Base model of a released shape, with random weights and the text tokenizer of the tiny checkpoint."""
+    """The Base model of a released shape, a key of SHAPES, with random weights and `tiny-random`'s text tokenizer."""
     folder = files("tts_batch.model") / "released"
     model_config = ModelConfig.from_json(json.loads((folder / f"{SHAPES[shape]}.json").read_text()))
     codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
@@ -36,26 +36,26 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
 
 
 def base_checkpoint(model: str) -> str:
-    """Return the folder of the checkpoint that a user names. Raises UsageError when it cannot clone."""
-    from tts_batch.plan.models import find_checkpoint  # needs pydantic, which a bench with --shape does without
+    """The folder of the checkpoint that --model names. Raises UsageError unless it is a Base checkpoint."""
+    from tts_batch.plan.models import find_checkpoint  # pydantic stays out of a bench without a checkpoint
 
     checkpoint = find_checkpoint(model, task="base")
     if checkpoint.config.kind != "base":
         raise UsageError(
-            f"--model {model} is {checkpoint.config.kind}: the workloads clone, so name a Base checkpoint."
+            f"--model {model} is {checkpoint.config.kind}: the workloads clone voices, so give a Base checkpoint."
         )
     return str(checkpoint.path)
 
 
 def load_model(config: EngineConfig) -> Qwen3TTS:
-    """Load the checkpoint of a configuration."""
+    """The model of the checkpoint that a configuration names."""
     platform = resolve_platform(config)
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
 @torch.inference_mode()
 def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> None:
-    """Encode every voice that is not cached yet, in bursts as an engine does. No engine may be running."""
+    """Encode all voices that are not cached yet, in bursts as an engine would. The preparer's engine must be idle."""
     for first in range(0, len(requests), BURST):
         burst = requests[first : first + BURST]
         preparer.load_ahead(burst)
@@ -65,7 +65,7 @@ def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> 
 
 
 def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
-    """Return an engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
+    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
     _, profile = resolve_profile(config, resolve_platform(config))
     preparer = Preparer(model, references_together=profile.references_together)
     return NativeEngine.of_model(model, config, preparer), preparer

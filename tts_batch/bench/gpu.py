@@ -1,4 +1,4 @@
-"""GPU utilization, sampled through NVML, and the peak of the memory that torch reserved."""
+"""GPU utilization as NVML reports it, and the peak memory that torch reserved."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from statistics import mean
 import torch
 
 SAMPLE_EVERY_S = 0.05
-UTILIZATION_METHOD = (
+METHOD = (
     "by NVML: the share of its last sampling period (1/6 to 1 s) in which any kernel ran, read every "
-    f"{1000 * SAMPLE_EVERY_S:.0f} ms; steady state: from the first clip to that with which 90 % of the audio was there"
+    f"{1000 * SAMPLE_EVERY_S:.0f} ms; steady state: from the first clip to the one that completed 90 % of the audio"
 )
 
 
@@ -21,19 +21,19 @@ def cuda_only(devices: Sequence[torch.device]) -> list[torch.device]:
 
 
 def reset_peak_memory(devices: Sequence[torch.device]) -> None:
-    """Reset the peak of the memory that torch reserved."""
+    """Reset the peak that `peak_memory_gib` returns."""
     for device in cuda_only(devices):
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_gib(devices: Sequence[torch.device]) -> float | None:
-    """Return the most that torch has reserved since the reset, all GPUs together; None on a CPU."""
+    """The most memory torch reserved since the reset, in GiB, summed over the GPUs; None on a CPU."""
     peaks = [torch.cuda.max_memory_reserved(device) for device in cuda_only(devices)]
     return sum(peaks) / 2**30 if peaks else None
 
 
-class GpuSampler:
-    """Samples the utilization of some devices within a `with` block; no samples without NVML or on a CPU."""
+class GpuWatch:
+    """A context manager that samples the utilization of CUDA devices; without NVML, or on a CPU, it has no samples."""
 
     def __init__(
         self, devices: Sequence[torch.device], read: Callable[[torch.device], int] = torch.cuda.utilization
@@ -41,12 +41,12 @@ class GpuSampler:
         """`read` returns the utilization of a device in percent, or raises."""
         self._devices = cuda_only(devices)
         self._read = read
-        self._samples: list[tuple[float, list[int]]] = []  # (time, percentage of each device)
+        self._samples: list[tuple[float, list[int]]] = []  # time.monotonic(), percent of each device
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def utilization(self, from_s: float = -float("inf"), to_s: float = float("inf")) -> dict[str, float] | None:
-        """Return the mean utilization of each device, 0 to 1, between two times; None without a sample between them."""
+        """The mean utilization (0 to 1) of each device between two times; None without a sample in between."""
         taken = [percentages for at_s, percentages in self._samples if from_s <= at_s <= to_s]
         if not taken:
             return None
@@ -54,10 +54,10 @@ class GpuSampler:
             str(device): mean(percentages[i] for percentages in taken) / 100 for i, device in enumerate(self._devices)
         }
 
-    def __enter__(self) -> GpuSampler:
+    def __enter__(self) -> GpuWatch:
         if self._devices and self._sample():
-            self._samples.clear()  # that one covers what ran before
-            self._thread = threading.Thread(target=self._run, name="tts-batch-nvml", daemon=True)
+            self._samples.clear()  # it covers the time before
+            self._thread = threading.Thread(target=self._watch, name="tts-batch-nvml", daemon=True)
             self._thread.start()
         return self
 
@@ -66,7 +66,7 @@ class GpuSampler:
         if self._thread is not None:
             self._thread.join(timeout=5)
 
-    def _run(self) -> None:
+    def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_EVERY_S) and self._sample():
             pass
 

@@ -12,13 +12,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tts_batch.bench.gpu import GpuSampler, peak_memory_gib, reset_peak_memory
+from tts_batch.bench.gpu import GpuWatch, peak_memory_gib, reset_peak_memory
 from tts_batch.bench.player import ChunkRecorder, PlaybackStats
 from tts_batch.engine.meter import Reading
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, Engine, SpeechRequest, SpeechResult
 
 STEP_S = 1.0
-STEADY_SHARE = 0.9  # of the audio: once this much is complete, the tail begins
+STEADY_SHARE = 0.9  # of the audio; the tail begins once this much is complete
 
 
 class BenchEngine(Engine, Protocol):
@@ -29,29 +29,29 @@ class BenchEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The results of one pass over a workload. Audio counts only where a clip has exactly its frames and is finite.
+    """The results of one pass over a workload. Only complete clips count: exactly their frames, all samples finite.
 
-    A latency is the time from adding a request to its waveform on the host; complete clips only.
+    Latencies run from `add_request` to the waveform on the host.
     """
 
     attempted: int
     completed: int
     audio_s: float
-    started_s: float  # on the machine's monotonic clock, which all its processes share
+    started_s: float  # time.monotonic()
     wall_s: float
     first_result_s: float
     tail_s: float  # from the result that completed 90 % of the audio to the last
     latency_p50_s: float | None
     latency_p99_s: float | None
-    row_rtf_p50: float | None  # latency of a row / duration of its audio
-    gpu_utilization: float | None  # 0 to 1, see gpu.UTILIZATION_METHOD; the mean of all devices
-    gpu_idle_steady: float | None  # 1 - utilization in the steady state; the mean of all devices
+    row_rtf_p50: float | None  # latency of a row per second of its audio
+    gpu_utilization: float | None  # see gpu.METHOD; mean over devices
+    gpu_idle_steady: float | None  # in the steady state, see gpu.METHOD; mean over devices
     gpu_idle_steady_each: dict[str, float] | None
     peak_memory_gib: float | None
-    stages_s: dict[str, float]  # means over rows, from the metrics of results
-    frames: int  # steps of the frame loop: each makes a frame of every running row
-    device_ms_per_frame: dict[str, float]  # device time of each stage, divided by `frames`
-    host_ms_per_frame: dict[str, float]  # time of the compute thread in each unit of work, divided by `frames`
+    stages_s: dict[str, float]  # means over rows, from SpeechResult.metrics
+    frames: int  # steps of the frame loop, each a frame of every row in flight
+    device_ms_per_frame: dict[str, float]  # device time of each stage per frame of the loop
+    host_ms_per_frame: dict[str, float]  # time of the compute thread in each unit of work
     counts: dict[str, int]
     graphs: dict[str, dict[str, int]]  # hits, misses by bucket, and eager runs
     playback: PlaybackStats | None  # in chunked mode
@@ -67,7 +67,7 @@ class Measurement:
 
     @property
     def rtf(self) -> float | None:
-        """The real-time factor: wall time / duration of the audio; None without audio."""
+        """Wall seconds per second of audio; None without audio."""
         return self.wall_s / self.audio_s if self.audio_s else None
 
     def as_dict(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ def measure(
     concurrency: int | None,
     chunks: ChunkRecorder | None = None,
 ) -> Measurement:
-    """Run requests of fixed length through a warm engine, at most `concurrency` in flight (None: `num_wanted`).
+    """Run requests of fixed length through a warm engine, at most `concurrency` of them in flight (None: all it takes).
 
     `chunks` is the `on_chunk` of an engine in chunked mode.
     """
@@ -97,13 +97,13 @@ def measure(
     reset_peak_memory(devices)
     before = engine.read_meter()
     waiting = deque(requests)
-    with GpuSampler(devices) as sampler:
+    with GpuWatch(devices) as gpus:
         started_s = time.monotonic()
         while len(ended_at_s) < len(lengths):
-            room = engine.num_wanted
+            num_free = engine.num_wanted
             if concurrency is not None:
-                room = min(room, concurrency - (len(added_at_s) - len(ended_at_s)))
-            for _ in range(min(room, len(waiting))):
+                num_free = min(num_free, concurrency - (len(added_at_s) - len(ended_at_s)))
+            for _ in range(min(num_free, len(waiting))):
                 request = waiting.popleft()
                 added_at_s[request.request_id] = time.monotonic()
                 engine.add_request(request)
@@ -120,8 +120,8 @@ def measure(
     frames = spent.counts.get("frames", 0)
     latencies_s = {name: ended_at_s[name] - added_at_s[name] for name in audio_s}
     first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
-    utilization, steady = sampler.utilization(), sampler.utilization(first_at_s, tail_at_s)
-    idle_steady = {device: 1 - share for device, share in steady.items()} if steady else None
+    utilization, steady_utilization = gpus.utilization(), gpus.utilization(first_at_s, tail_at_s)
+    idle_steady = {device: 1 - share for device, share in steady_utilization.items()} if steady_utilization else None
     return Measurement(
         attempted=len(requests),
         completed=len(audio_s),
@@ -149,7 +149,7 @@ def measure(
 
 
 def _devices(info: Mapping[str, str]) -> list[torch.device]:
-    """Return the devices of an engine, each once."""
+    """The devices of an engine, without duplicates."""
     names = [info[name] for name in ("device", "code2wav_device") if name in info]
     return [torch.device(name) for name in dict.fromkeys(names)]
 
@@ -165,11 +165,11 @@ def _is_complete(result: SpeechResult, num_frames: int) -> bool:
 
 
 def _time_of_share(audio_s: Mapping[str, float], ended_at_s: Mapping[str, float], share: float) -> float:
-    """Return the time at which `share` of all audio was complete."""
-    wanted, have = share * sum(audio_s.values()), 0.0
+    """The time at which `share` of all audio was complete."""
+    target_s, done_s = share * sum(audio_s.values()), 0.0
     for name in sorted(audio_s, key=ended_at_s.__getitem__):
-        have += audio_s[name]
-        if have >= wanted:
+        done_s += audio_s[name]
+        if done_s >= target_s:
             return ended_at_s[name]
     return max(ended_at_s.values())
 

@@ -1,4 +1,4 @@
-"""How audio that arrives in chunks would play in real time: latency of the first chunk, and underruns."""
+"""Playback of chunked audio in real time: latency of the first chunk, and underruns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk of audio."""
+    """The arrival of a chunk of audio."""
 
     at_s: float  # time.monotonic()
     audio_s: float
@@ -24,17 +24,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PlaybackStats:
-    """How all rows would play, each on a player that starts with its first chunk and pauses when the next is late."""
+    """Playback of all rows, each by a player that starts with its first chunk and pauses when the next is late."""
 
     first_audio_p50_s: float
     first_audio_p99_s: float
     underruns: int
     rows_with_underruns: int
-    underrun_s: float  # of all rows together
+    underrun_s: float  # total over rows
 
 
 class ChunkRecorder:
-    """An `on_chunk` that records when the chunks of each request arrived."""
+    """An `on_chunk` callback that records when the chunks of each request arrived, until `clear`."""
 
     def __init__(self) -> None:
         self._chunks: defaultdict[str, list[Chunk]] = defaultdict(list)
@@ -44,11 +44,11 @@ class ChunkRecorder:
             self._chunks[request_id].append(Chunk(time.monotonic(), audio.size / SAMPLE_RATE_HZ))
 
     def clear(self) -> None:
-        """Drop what was recorded: the next pass uses the same ids."""
+        """Forget all chunks: the next pass uses the same request ids."""
         self._chunks.clear()
 
     def stats(self, added_at_s: Mapping[str, float]) -> PlaybackStats | None:
-        """Return how the requests would play, given when each was added; None without a chunk."""
+        """The playback of requests, given when each was added; None when no chunk arrived."""
         rows = [(added_s, self._chunks[name]) for name, added_s in added_at_s.items() if self._chunks.get(name)]
         if not rows:
             return None
@@ -64,7 +64,7 @@ class ChunkRecorder:
 
 
 def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
-    """Return how long the player paused, each time that it ran out of audio."""
+    """The length in seconds of each underrun of one player, from the chunks of its row (at least one)."""
     gaps_s = []
     plays_until_s = chunks[0].at_s
     for chunk in chunks:
@@ -75,12 +75,12 @@ def underruns_s(chunks: Sequence[Chunk]) -> list[float]:
     return gaps_s
 
 
-def describe_playback(playback: Mapping[str, Any] | None) -> str:
-    """Return a line for the table, from a PlaybackStats as a dict."""
+def describe(playback: Mapping[str, Any] | None) -> str:
+    """A line of the table, from a PlaybackStats as a dict."""
     if playback is None:
         return "first audio and underrun: n/a (whole clips; measured with --chunked only)"
     return (
         f"first audio p50 {playback['first_audio_p50_s']:.3f} s, p99 {playback['first_audio_p99_s']:.3f} s; "
         f"{playback['underruns']} underruns in {playback['rows_with_underruns']} rows, "
-        f"{playback['underrun_s']:.2f} s in all (real-time players that start with the first chunk)"
+        f"{playback['underrun_s']:.2f} s in total (real-time players that start with the first chunk)"
     )

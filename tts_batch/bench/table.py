@@ -1,4 +1,4 @@
-"""The printed report of a benchmark, and the machine that it ran on."""
+"""The printed table of a benchmark, and the description of the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import click
 import torch
 
-from tts_batch.bench.gpu import UTILIZATION_METHOD
-from tts_batch.bench.player import describe_playback
+from tts_batch.bench.gpu import METHOD
+from tts_batch.bench.player import describe
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return card, versions, commit and the hash of uncommitted changes."""
+    """Device, versions, command, commit and a hash of uncommitted changes."""
     on_cuda = torch.cuda.is_available()
     return {
         "device": torch.cuda.get_device_name() if on_cuda else platform.processor() or platform.machine(),
@@ -37,14 +37,14 @@ def _git(*args: str) -> str:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    """Print a report to stdout, one line for each round."""
+    """Print a report to stdout, one line a round."""
     machine = report["machine"]
     click.echo(f"{machine['device']}, torch {machine['torch']}, commit {machine['commit']} (dirty {machine['dirty']})")
     click.echo("engine " + ", ".join(f"{name} {value}" for name, value in report["engine"].items()))
     click.echo("workload " + ", ".join(f"{name} {value}" for name, value in report["workload"].items()))
     click.echo(
         f"cache {report['cache']}, concurrency {report['concurrency']}; model {report['load_s']:.1f} s, engine "
-        f"{report['open_s']:.1f} s (of it Code2Wav's graphs {_or_na(report['capture_code2wav_s'], '.1f')}), "
+        f"{report['open_s']:.1f} s (Code2Wav graphs {_or_na(report['capture_code2wav_s'], '.1f')}), "
         f"start to first clip {report['start_to_first_clip_s']:.1f} s"
     )
     click.echo(
@@ -59,31 +59,32 @@ def print_table(report: dict[str, Any]) -> None:
             f"{_or_na(row['gpu_utilization'], '.0%'):>4} {_or_na(row['gpu_idle_steady'], '.0%'):>4} "
             f"{_or_na(peak, '.1f'):>9} {row['completed']}/{row['attempted']}"
         )
-    click.echo(f"gpu, and idle in the steady state: {UTILIZATION_METHOD}")
+    click.echo(f"gpu, and idle in the steady state: {METHOD}")
     last = report["rounds"][-1]
     click.echo("mean seconds a row: " + _listed(last["stages_s"], ".3f"))
     click.echo("\n".join(stage_lines(last)))
     for owner, counts in report["graphs"].items():
         if failed := {name: count for name, count in counts.items() if name.startswith("failed")}:
             click.echo(f"CUDA graphs of {owner} that could not be captured: {_listed(failed, 'd')}")
-    click.echo(describe_playback(last["playback"]))
+    click.echo(describe(last["playback"]))
 
 
 def stage_lines(measured: dict[str, Any]) -> list[str]:
-    """Return lines on the time of a frame by stage, and on CUDA graphs: hits, misses by bucket, eager runs."""
+    """Time per frame of the loop by stage, and the use of CUDA graphs: hits, misses by bucket, eager runs."""
     counts, frames = measured["counts"], measured["frames"]
     wall_ms = 1000 * measured["wall_s"] / frames if frames else 0.0
     lines = [
-        f"of {frames} frames of the loop each took {wall_ms:.2f} ms; device (CUDA events; on a CPU the clock; streams "
-        f"side by side both count): {_listed(measured['device_ms_per_frame'], '.2f')}",
-        f"host (units of the compute thread; decode holds the wait): {_listed(measured['host_ms_per_frame'], '.2f')}",
+        f"{frames} frames of the loop, {wall_ms:.2f} ms each; device (CUDA events, on a CPU wall time; overlapping "
+        f"streams all count): {_listed(measured['device_ms_per_frame'], '.2f')}",
+        "host (compute thread, by unit of work; decode includes waiting): "
+        + _listed(measured["host_ms_per_frame"], ".2f"),
         "CUDA graphs: "
         + (
             "; ".join(f"{owner} {_listed(runs, 'd') or 'none'}" for owner, runs in measured["graphs"].items()) or "none"
         ),
     ]
     if decoded := counts.get("decoded_frames"):
-        lines[-1] += f"; Code2Wav decoded {decoded / counts['code2wav_frames']:.2f} frames for each one wanted"
+        lines[-1] += f"; Code2Wav decoded {decoded / counts['code2wav_frames']:.2f} frames per frame of output"
     return lines
 
 

@@ -1,6 +1,6 @@
-"""Workloads of a benchmark: requests of fixed seed and length, so that random weights cost what speech costs.
+"""Benchmark workloads: requests of fixed seed and length, so that random weights cost what speech costs.
 
-A request of N frames has a budget of N and a minimum above it: it ends as "length" after exactly N frames.
+A request of N frames has a budget of N and may not end earlier: it ends as "length" with a KV cache of its length.
 """
 
 from __future__ import annotations
@@ -19,31 +19,9 @@ SPREAD = 0.45  # of the log-normal lengths
 FRAMES_PER_TEXT_TOKEN = 3.5  # of English speech: 12.5 frames and about 3.5 tokens a second
 REFERENCE_S = (3.0, 6.0)
 WORDS = [
-    "the",
-    "a",
-    "of",
-    "to",
-    "and",
-    "in",
-    "is",
-    "it",
-    "you",
-    "that",
-    "was",
-    "for",
-    "on",
-    "are",
-    "with",
-    "as",
-    "his",
-    "they",
-    "be",
-    "at",
-    "one",
-    "have",
-    "this",
-    "from",
-]
+    "the", "a", "of", "to", "and", "in", "is", "it", "you", "that", "was", "for", "on", "are", "with", "as", "his",
+    "they", "be", "at", "one", "have", "this", "from",
+]  # fmt: skip
 
 
 def with_length(request: SpeechRequest, num_frames: int) -> SpeechRequest:
@@ -54,7 +32,7 @@ def with_length(request: SpeechRequest, num_frames: int) -> SpeechRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named set of rows."""
+    """A reproducible set of rows."""
 
     name: str  # "seed-tts" (lengths vary) or "fixed" (52 frames, x-vector only)
     num_rows: int = 1_088
@@ -63,7 +41,7 @@ class Workload:
     seed: int = 0
 
     def requests(self, count_tokens: Callable[[str], int]) -> list[SpeechRequest]:
-        """Return the rows, in a fixed order. `count_tokens` counts with the checkpoint's tokenizer."""
+        """The rows, in a fixed order. `count_tokens` is the checkpoint's own tokenizer."""
         generator = np.random.default_rng(self.seed)
         lengths = self._lengths(generator)
         references = [_reference(i, generator) for i in range(self.num_references)]
@@ -93,7 +71,7 @@ class Workload:
 
 
 def _reference(index: int, generator: np.random.Generator) -> Reference:
-    """Return a voice-like clip, cheap to load, with a transcript of matching length."""
+    """A voice-like clip that costs nothing to load, and a transcript of matching length."""
     seconds = generator.uniform(*REFERENCE_S)
 
     def load() -> NDArray[np.float32]:
@@ -112,7 +90,7 @@ def _hum() -> NDArray[np.float32]:
 
 
 class _Words:
-    """Makes texts of words whose tokens are counted once. A word after a space has the same tokens in every text."""
+    """Makes texts of a given number of tokens. A word after a space always has the same tokens: count it once."""
 
     def __init__(self, count_tokens: Callable[[str], int]) -> None:
         alone = count_tokens(WORDS[0])
@@ -120,11 +98,11 @@ class _Words:
         self._later = [count_tokens(f"{WORDS[0]} {word}") - alone for word in WORDS]
 
     def text(self, generator: np.random.Generator, num_tokens: int) -> str:
-        """Return random words of at least `num_tokens` tokens together."""
+        """Random words, until they make `num_tokens` tokens."""
         words: list[str] = []
-        have = 0
-        while not words or have < num_tokens:
+        count = 0
+        while not words or count < num_tokens:
             index = int(generator.integers(len(WORDS)))
-            have += (self._later if words else self._first)[index]
+            count += (self._later if words else self._first)[index]
             words.append(WORDS[index])
         return " ".join(words)

@@ -100,7 +100,7 @@ def _measure(
 ) -> dict[str, Any]:
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
     from tts_batch.bench.engines import load_model, open_bench_engine, random_model
-    from tts_batch.bench.gpu import UTILIZATION_METHOD
+    from tts_batch.bench.gpu import METHOD
     from tts_batch.bench.measure import measure
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
@@ -133,7 +133,7 @@ def _measure(
         "open_s": opened_s - loaded_s,
         "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),
         "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
-        "gpu_measured": UTILIZATION_METHOD,
+        "gpu_measured": METHOD,
         "graphs": graphs,  # since the engine was opened
         "warm_up": warm_up.as_dict(),
         "rounds": [measurement.as_dict() for measurement in measurements],

@@ -1,4 +1,4 @@
-"""Where a model lives: a checkpoint folder or hub id, resolved once to files and configuration. Loads no torch."""
+"""Resolves a checkpoint folder or hub id to files and configuration. Loads no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFFICIAL = {
     "custom_voice": "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",
     "voice_design": "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign",
 }
-"""The released checkpoint that serves each task best."""
+"""The default checkpoint of each task: the largest released."""
 
 OFFICIAL_SMALL = {
     "base": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
@@ -30,7 +30,7 @@ FILES = (
     "speech_tokenizer/config.json",
     "speech_tokenizer/model.safetensors",
 )
-"""The files of a checkpoint that are read."""
+"""The files that a checkpoint must have."""
 
 
 class CheckpointError(Exception):
@@ -39,7 +39,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk, with its configuration."""
+    """A checkpoint on disk with its configuration."""
 
     path: Path
     name: str  # as the user gave it
@@ -49,7 +49,7 @@ class Checkpoint:
     generation: dict[str, Any]  # the ten official generation fields
 
     def supported_languages(self) -> list[str]:
-        """Return the language names a request may ask for, "auto" first."""
+        """Return the language names that a request may give, "auto" first."""
         return list(self.config.supported_languages)
 
     def speakers(self) -> list[str]:
@@ -75,7 +75,7 @@ def _fetch(repo_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        # Everything the official package would load too, so that the folder serves for comparisons.
+        # Everything that the official package loads too, so that the two can be compared.
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors"]))
     except (OSError, ValueError) as error:  # hub errors are OSErrors
         reason = str(error).strip().split("\n")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The JSON files of a Qwen3-TTS checkpoint, read strictly into frozen dataclasses. Loads no torch."""
+"""A checkpoint's configuration: its JSON files, read strictly into frozen dataclasses. Loads no torch."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ class ModelConfig:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str | bool]
     supported_languages: tuple[str, ...] = field(init=False)
-    """The names a request may ask for, "auto" first. Dialects come with their speakers, not by name."""
+    """The names that a request may give, "auto" first. A dialect is chosen by its speaker, not by name."""
 
     def __post_init__(self) -> None:
         spoken = (name for name in self.languages if not name.endswith("_dialect"))
-        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: every row of a table asks
+        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: it is read for every row of a table
 
     @property
     def takes_instruct(self) -> bool:
@@ -250,7 +250,7 @@ def _get(values: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
 
 
 def _expect(values: Mapping[str, Any], where: str, **supported: Any) -> None:
-    """Refuse a key that is there with another value than the one this network implements."""
+    """Reject a key that is present with another value than the one this network implements."""
     for key, value in supported.items():
         if values.get(key, value) != value:
             raise ConfigError(f"{where}: {key} is {values[key]!r}; only {value!r} is supported")

@@ -1,4 +1,4 @@
-"""Decoder layers shared by the talker and the code predictor: token-major, the caller brings the attention."""
+"""Decoder layers of the talker and the code predictor: token-major, with attention supplied by the caller."""
 
 from __future__ import annotations
 

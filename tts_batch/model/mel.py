@@ -1,4 +1,4 @@
-"""Log-mel spectrogram of 24 kHz speech: what the speaker encoder hears."""
+"""Log-mel spectrogram of 24 kHz speech, the input of the speaker encoder."""
 
 from functools import cache
 
@@ -25,7 +25,7 @@ def log_mel(audio: torch.Tensor) -> torch.Tensor:
 
 
 def log_mel_batch(audio: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The same of clips [B, samples] of which `lengths` int64 [B] samples are the clip: [B, samples // 256, 128].
+    """The same for padded clips [B, samples] of `lengths` int64 [B] valid samples: [B, samples // 256, 128].
 
     A clip of n samples has n // 256 frames; the rest is padding.
     """
@@ -43,7 +43,7 @@ def _log_mel(padded: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _filterbank_on(device: torch.device) -> torch.Tensor:
-    # Kept, since copying it up makes the host wait for the device.
+    # Cached: a copy from the host would wait for the device.
     return torch.from_numpy(mel_filterbank()).to(device)
 
 

@@ -1,4 +1,4 @@
-"""From a request's words and voice to the talker's prompt, in the official layouts: ids only, no tensor.
+"""The talker's prompt of a request, in the official layouts, as ids without tensors.
 
 Every prompt position adds a text part and a codec part; `embed_prompt` turns the ids into vectors.
 """
@@ -14,12 +14,12 @@ from tts_batch.model.config import ModelConfig
 from tts_batch.model.talker import Talker
 from tts_batch.model.text_tokenizer import TextTokenizer
 
-NOTHING, X_VECTOR, REF_FRAME = -1, -2, -3
-"""Ids below 0: a part that is not there, the speaker's x-vector, the next frame of the reference."""
+EMPTY, X_VECTOR, REF_FRAME = -1, -2, -3
+"""Ids below 0: no vector, the speaker's x-vector, the next frame of the reference."""
 
 
 class PromptError(Exception):
-    """A request that this model cannot speak. `reason` is one of the closed list of row reasons."""
+    """A request that this model cannot synthesise. `reason` is one of the closed list of row reasons."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -29,29 +29,29 @@ class PromptError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the talker starts from, position by position.
+    """The input of the talker's prefill, position by position.
 
-    `trailing_ids` is the text that goes with the generated frames, one id a frame; after it tts_pad is repeated.
-    `effective` holds what was really applied: `language` ("auto", or the name of the tag), `speaker` and `instruct`,
-    the last two only if there is one in the prompt.
+    `trailing_ids` is the text beside the generated frames, one id a frame; tts_pad follows without end.
+    `effective` has the values that were applied: `language` ("auto", or the name of the tag), and `speaker` and
+    `instruct` if the prompt has one.
     """
 
-    text_ids: tuple[int, ...]  # a text id or NOTHING
-    codec_ids: tuple[int, ...]  # a first-codebook id, NOTHING, X_VECTOR or REF_FRAME
+    text_ids: tuple[int, ...]  # a text id or EMPTY
+    codec_ids: tuple[int, ...]  # a first-codebook id, EMPTY, X_VECTOR or REF_FRAME
     trailing_ids: tuple[int, ...]
     effective: dict[str, str]
     num_text_tokens: int
 
     @property
     def num_tokens(self) -> int:
-        """How many positions the prompt takes."""
+        """The number of positions."""
         return len(self.text_ids)
 
 
 def embed_prompt(talker: Talker, prompt: Prompt, ref_codes: Tensor | None, x_vector: Tensor | None) -> Tensor:
-    """The prompt's vectors [num_tokens, H]: ref_codes [T, 16] and x_vector [H] stand where the prompt names them."""
+    """The prompt's vectors [num_tokens, H]: ref_codes [T, 16] and x_vector [H] fill the positions marked for them."""
     text_ids, codec_ids = (torch.tensor(ids, device=talker.device) for ids in (prompt.text_ids, prompt.codec_ids))
-    vectors = talker.project_text(text_ids.clamp(min=0)).masked_fill((text_ids == NOTHING)[:, None], 0)
+    vectors = talker.project_text(text_ids.clamp(min=0)).masked_fill((text_ids == EMPTY)[:, None], 0)
     codec = talker.embed_code0(codec_ids.clamp(min=0)).masked_fill((codec_ids < 0)[:, None], 0)
     if x_vector is not None:
         codec[codec_ids == X_VECTOR] = x_vector.to(codec)
@@ -77,17 +77,17 @@ def build_prompt(
 ) -> Prompt:
     """Build the prompt of one request.
 
-    `num_ref_frames` and `has_x_vector` describe the reference of task "base". What the task has no place
-    for is left out, as the official package does, and missing in `effective`: a speaker outside CustomVoice, an
+    `num_ref_frames` and `has_x_vector` describe the encoded reference of task "base". Fields that the task does not
+    use are ignored, as in the official package, and absent from `effective`: a speaker outside CustomVoice, an
     instruct for Base and for the 0.6B CustomVoice. `non_streaming` None is the official default: False for "base",
     else True.
 
-    Raises PromptError when the request does not fit the model.
+    Raises PromptError when the request does not suit the model.
     """
     if task != config.kind:
         raise PromptError("wrong_task", f"task {task!r} needs a {task} checkpoint; this one is {config.kind}.")
     speaker = _built_in_speaker(config, speaker) if task == "custom_voice" else None
-    language = _spoken_language(config, language, speaker)
+    language = _language_name(config, language, speaker)
     if not config.takes_instruct:
         instruct = None
     icl = task == "base" and not x_vector_only
@@ -103,8 +103,8 @@ def build_prompt(
     im_start, im_end, tts_pad = config.im_start_token_id, config.im_end_token_id, config.tts_pad_token_id
     if instruct:
         user = [*tokenizer.encode("user\n"), *_encode(tokenizer, instruct)]
-        layout.add([im_start, *user, im_end, *tokenizer.encode("\n")], NOTHING)
-    layout.add([im_start, *tokenizer.encode("assistant\n")], NOTHING)
+        layout.add([im_start, *user, im_end, *tokenizer.encode("\n")], EMPTY)
+    layout.add([im_start, *tokenizer.encode("assistant\n")], EMPTY)
     layout.add(tts_pad, _language_tag(config, language))
     if speaker:
         layout.add(tts_pad, [config.speakers[speaker]])
@@ -116,7 +116,7 @@ def build_prompt(
     codec = [config.talker.codec_bos_id, *[REF_FRAME] * (num_ref_frames or 0 if icl else 0)]
     trailing: list[int] = []
     if non_streaming or (non_streaming is None and task != "base"):
-        layout.add(spoken, config.talker.codec_pad_id)  # all text first, then the codec part
+        layout.add(spoken, config.talker.codec_pad_id)  # the whole text first, then the codec part
         layout.add(tts_pad, codec)
     else:
         spoken, trailing = spoken[: len(codec)], spoken[len(codec) :]  # side by side
@@ -132,7 +132,7 @@ def build_prompt(
 
 
 class _Layout:
-    """The two rows of ids; a single id is repeated beside a list."""
+    """The text ids and the codec ids; a single id is repeated to the length of the other list."""
 
     def __init__(self) -> None:
         self.text_ids: list[int] = []
@@ -158,7 +158,7 @@ def _built_in_speaker(config: ModelConfig, speaker: str | None) -> str:
     return name
 
 
-def _spoken_language(config: ModelConfig, language: str | None, speaker: str | None) -> str:
+def _language_name(config: ModelConfig, language: str | None, speaker: str | None) -> str:
     """Return the name of the language tag: a dialect speaker turns Chinese and auto into their dialect."""
     language = (language or "auto").lower()
     if language not in config.supported_languages:

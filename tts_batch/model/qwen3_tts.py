@@ -1,4 +1,4 @@
-"""Qwen3TTS: the whole model, loaded once per worker."""
+"""Qwen3TTS: all networks of a checkpoint, loaded once per worker."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tts_batch.model.weights import fill_random, load_weights
 class Qwen3TTS:
     """Text tokenizer, talker with its code predictor, speaker encoder (Base only) and speech tokenizer.
 
-    `network` holds what stands in model.safetensors, under the same names; `speech_tokenizer` has a file of its own.
+    `network` has the tensors of model.safetensors, under the same names; `speech_tokenizer` has a file of its own.
     """
 
     text_tokenizer: TextTokenizer
 
     def __init__(self, config: ModelConfig, codec: CodecConfig) -> None:
-        """Lay out the network on the meta device: names, shapes and counts, no values and no text tokenizer."""
+        """Build the network on the meta device: names and shapes, without values or a text tokenizer."""
         self.config = config
         with torch.device("meta"):
             self.talker = Talker(config.talker, config.code_predictor)
@@ -71,5 +71,5 @@ class Qwen3TTS:
 
     @property
     def device(self) -> torch.device:
-        """Where the talker is."""
+        """The device of the talker."""
         return self.talker.device

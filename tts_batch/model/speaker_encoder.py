@@ -1,4 +1,4 @@
-"""The speaker encoder (ECAPA-TDNN): a reference clip to one x-vector. Base checkpoints only."""
+"""The speaker encoder (ECAPA-TDNN), from a reference clip to an x-vector. Base checkpoints only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from tts_batch.model.config import SpeakerEncoderConfig
 from tts_batch.model.mel import HOP, log_mel, log_mel_batch
-from tts_batch.model.padded import is_own, own_mean, reflect
+from tts_batch.model.padded import masked_mean, reflect, valid_mask
 
 
 class SpeakerEncoder(nn.Module):
     """Log-mel frames [B, T, 128] to x-vectors [B, enc_dim], not normalised.
 
-    With `lengths` [B], in frames, rows may be padded on the right and get the x-vectors that they would get alone.
+    With `lengths` [B], in frames, rows may be padded on the right; each has the x-vector that it has alone.
     """
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:
@@ -44,9 +44,9 @@ class SpeakerEncoder(nn.Module):
 
     @torch.no_grad()
     def embed_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:
-        """X-vectors [B, enc_dim] of clips float32 [B, samples], of which `lengths` int64 [B] samples are the clip.
+        """X-vectors [B, enc_dim] of padded clips float32 [B, samples] of `lengths` int64 [B] valid samples.
 
-        Those that `embed` gives up to rounding: here the mel is computed where the audio lies.
+        Equal to those of `embed` up to rounding: here the mel is computed on the device of the audio.
         """
         return self(log_mel_batch(audio, lengths).to(self.fc.weight), lengths // HOP)
 
@@ -117,13 +117,13 @@ class SqueezeExcitation(nn.Module):
         self.conv2 = nn.Conv1d(middle, channels, 1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        mean = x.mean(2, keepdim=True) if lengths is None else own_mean(x, lengths)
+        mean = x.mean(2, keepdim=True) if lengths is None else masked_mean(x, lengths)
         gate = torch.relu(self.conv1(mean))
         return x * torch.sigmoid(self.conv2(gate))
 
 
 class AttentivePooling(nn.Module):
-    """Mean and deviation over time under learnt weights for each channel: [B, C, T] -> [B, 2 C, 1]."""
+    """Mean and deviation over time with learnt weights for each channel: [B, C, T] -> [B, 2 C, 1]."""
 
     def __init__(self, channels: int, middle: int) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class AttentivePooling(nn.Module):
         self.conv = nn.Conv1d(middle, channels, 1)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        count = x.new_ones(1, 1, x.shape[2]) if lengths is None else is_own(lengths, x.shape[2]).to(x.dtype)
+        count = x.new_ones(1, 1, x.shape[2]) if lengths is None else valid_mask(lengths, x.shape[2]).to(x.dtype)
         mean, deviation = _moments(x, count / count.sum(2, keepdim=True))
         context = torch.cat([x, mean.expand_as(x), deviation.expand_as(x)], dim=1)
         scores = self.conv(torch.tanh(self.tdnn(context, lengths)))

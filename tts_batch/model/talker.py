@@ -1,4 +1,4 @@
-"""The talker: text and codec vectors in, hidden states and logits of the first codebook out."""
+"""The talker: text and codec vectors to hidden states and logits of the first codebook."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Talker(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.codec_head.weight.device
 
     def project_text(self, ids: Tensor) -> Tensor:

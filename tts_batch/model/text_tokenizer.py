@@ -9,7 +9,7 @@ from pathlib import Path
 import regex
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-# The split Qwen3 was trained with. Some releases of transformers put another in its place for local folders.
+# The split Qwen3 was trained with. Some releases of transformers replace it for local folders.
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -17,9 +17,9 @@ _SPLIT = (
 
 
 class TextTokenizer:
-    """The tokenizer knows no control tokens, so a text that spells one is read as the characters it is made of.
+    """A tokenizer without control tokens: a text that spells one is encoded as plain characters.
 
-    Templates are built from ids instead: the control tokens' ids stand in config.json.
+    Prompts are built from ids instead; config.json has the ids of the control tokens.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,12 +35,14 @@ class TextTokenizer:
         )
         self._pieces = regex.compile(_SPLIT).findall
         self._count_piece = lru_cache(maxsize=1 << 16)(lambda piece: len(self.encode(piece)))
-        self.count_again = lru_cache(maxsize=1 << 12)(self.count)  # of what many rows share: transcripts, instructs
+        self.count_cached = lru_cache(maxsize=1 << 12)(
+            self.count
+        )  # for texts that many rows share: transcripts, instructs
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text: what the official template gives for it, between its header and its end."""
+        """Return the ids of a text, equal to those inside the official template."""
         return self._tokenizer.encode(text).ids
 
     def count(self, text: str) -> int:
-        """Return len(encode(text)), several times faster over many texts: a word is encoded once and remembered."""
+        """Return len(encode(text)), several times faster over many texts: each word is encoded once and cached."""
         return sum(map(self._count_piece, self._pieces(unicodedata.normalize("NFC", text))))

@@ -1,4 +1,4 @@
-"""Values for modules: from safetensors files, every name and shape checked first, or random ones."""
+"""Weights of modules: from safetensors files, after a check of every name and shape, or random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WeightsError(Exception):
 
 
 def load_weights(module: nn.Module, path: Path, device: torch.device | str, dtype: torch.dtype) -> None:
-    """Give `module`, laid out on the meta device, the file's tensors, on `device` and in `dtype`.
+    """Give `module`, built on the meta device, the file's tensors, on `device` and in `dtype`.
 
     Raises WeightsError when a tensor is missing, unexpected or of another shape than the network's.
     """
@@ -30,7 +30,7 @@ def load_weights(module: nn.Module, path: Path, device: torch.device | str, dtyp
 
 
 def fill_random(module: nn.Module, device: torch.device | str, dtype: torch.dtype, seed: int) -> None:
-    """Give `module`, laid out on the meta device, random values that keep activations near one."""
+    """Give `module`, built on the meta device, random values that keep activations near one."""
     generator = torch.Generator(device).manual_seed(seed)
     module.to(dtype).to_empty(device=device)
     for name, tensor in module.state_dict().items():
@@ -50,12 +50,12 @@ def _check(path: Path, expected: dict[str, list[int]], found: dict[str, list[int
             if name in found and found[name] != shape
         ],
     }
-    parts = [f"{kind}: {_some(names)}" for kind, names in problems.items() if names]
-    if parts:
-        raise WeightsError(f"{path} does not fit the network of its config.json; {'; '.join(parts)}")
+    details = [f"{kind}: {_abbreviate(names)}" for kind, names in problems.items() if names]
+    if details:
+        raise WeightsError(f"{path} does not fit the network of its config.json; {'; '.join(details)}")
 
 
-def _some(names: list[str], limit: int = 5) -> str:
+def _abbreviate(names: list[str], limit: int = 5) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 

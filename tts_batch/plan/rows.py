@@ -114,7 +114,7 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Pl
     if row.ref_audio is not None:
         reference_s, reference_key = examine_reference(row.ref_audio)
     other_positions = TEMPLATE_POSITIONS + round((reference_s or 0) * FRAMES_PER_S)
-    other_positions += sum(group.tokenizer.count_again(text) for text in (row.ref_text, row.instruct) if text)
+    other_positions += sum(group.tokenizer.count_cached(text) for text in (row.ref_text, row.instruct) if text)
     texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
     remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup
     from tts_batch.plan.rows import PlannedRow
 
+NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
 MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
 
 NEW_SEED_HELPS: tuple[Reason, ...] = (
@@ -71,9 +72,8 @@ def open_engine_message(
 
 def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
     """Return what the clips of one of the run's models are held to."""
-    speaks = model.name != "tiny-random"  # that one makes noise of any length, whatever the text
     return ClipRules(
-        limits=CheckLimits.of(config.checks, speaks=speaks),
+        limits=CheckLimits.of(config.checks, speaks=model.name not in NOISY),
         trim_margin_s=config.trim_margin_s if config.trim else None,
         split_pause_s=config.split_pause_s,
         format=config.format,

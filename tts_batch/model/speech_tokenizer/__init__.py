@@ -16,7 +16,7 @@ from tts_batch.model.speech_tokenizer.pieces import Piece, cut_pieces
 
 
 class SpeechTokenizer(nn.Module):
-    """Encoder and decoder of the codec. Results lie on the module's device; audio is float32 in any module dtype."""
+    """Encoder and decoder of the codec. Results are on the module's device; audio is float32 in any module dtype."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class SpeechTokenizer(nn.Module):
 
     @torch.no_grad()
     def encode_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:
-        """Codes int64 [B, frames, 16] of clips float32 [B, samples], of which `lengths` int64 [B] samples are the clip.
+        """Codes int64 [B, frames, 16] of padded clips float32 [B, samples] of `lengths` int64 [B] valid samples.
 
-        A clip of n samples has ceil(n / 1920) frames, those that `encode` gives up to near ties; the rest is padding.
+        A clip of n samples has ceil(n / 1920) frames, equal to those of `encode` up to near ties; the rest is padding.
         """
         waveforms = audio[:, None].to(self.encoder.downsample.conv.weight)
         return self.encoder(waveforms, self.num_codebooks, lengths).transpose(1, 2)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_batch.model.padded import hold_last, zero_padding
+from tts_batch.model.padded import replicate_last, zero_padding
 
 
 class CausalConv1d(nn.Module):
     """Convolution padded on the left to be causal and on the right to whole strides.
 
-    [B, in, T] -> [B, out, ceil(T / stride)]. With `lengths` [B] rows may be shorter than T, and come out as if alone:
-    their output is the first `num_steps(lengths)` steps.
+    [B, in, T] -> [B, out, ceil(T / stride)]. With `lengths` [B] rows may be shorter than T; each has the output that it
+    has alone, in its first `num_steps(lengths)` steps.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class CausalConv1d(nn.Module):
         self.pad_mode = pad_mode
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        # Only the last, partial stride looks past a row's end.
+        # Only the last, partial stride reaches past a row's end.
         if lengths is not None and self.stride > 1:
-            x = zero_padding(x, lengths) if self.pad_mode == "constant" else hold_last(x, lengths)
+            x = zero_padding(x, lengths) if self.pad_mode == "constant" else replicate_last(x, lengths)
         right = -x.shape[-1] % self.stride
         return self.conv(F.pad(x, (self.left, right), mode=self.pad_mode))
 
     def num_steps(self, lengths: Tensor) -> Tensor:
-        """Return the number of output steps for each number of input steps."""
+        """The number of output steps for `lengths` input steps."""
         return -(-lengths // self.stride)
 
 

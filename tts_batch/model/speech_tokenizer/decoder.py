@@ -18,8 +18,8 @@ from tts_batch.model.speech_tokenizer.transformer import TransformerLayer
 class CodecDecoder(nn.Module):
     """Codes int64 [B, 16, T] to speech [B, T * 1920] within -1 .. 1.
 
-    A frame depends on the frames before it and on none after it, so padding on the right changes nothing; ids
-    outside the codebook, which padding may hold, are clamped into it.
+    No frame depends on a later one, so padding on the right changes nothing; ids outside the codebook, which padding
+    may contain, are clamped into it.
     """
 
     def __init__(self, config: CodecDecoderConfig) -> None:

@@ -24,7 +24,7 @@ STEPS_PER_FRAME = 2  # convolutions and transformer run at 25 Hz, codes at 12.5 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """The shape of the encoder, under Mimi's names and with Mimi's own values where a file leaves one out."""
+    """The shape of the encoder, with Mimi's names and Mimi's defaults for keys that a file omits."""
 
     num_filters: int = 64
     kernel_size: int = 7
@@ -46,14 +46,14 @@ class EncoderConfig:
 
     @classmethod
     def from_mimi(cls, values: Mapping[str, Any]) -> EncoderConfig:
-        """Take what matters here from a MimiConfig's values."""
+        """Take these fields from the values of a MimiConfig."""
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
 class CodecEncoder(nn.Module):
     """Speech [B, 1, samples] to codes int64 [B, levels, ceil(samples / 1920)].
 
-    With `lengths` [B], in samples, rows may be padded on the right and get the codes that they would get alone.
+    With `lengths` [B], in samples, rows may be padded on the right; each has the codes that it has alone.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -76,7 +76,7 @@ class CodecEncoder(nn.Module):
         return self.quantizer.encode(self.latent(audio, lengths), levels)
 
     def latent(self, audio: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """What is quantized, [B, hidden_size, frames]."""
+        """The quantizer's input, [B, hidden_size, frames]."""
         steps, lengths = self.encoder(audio, lengths)
         steps = self.encoder_transformer(steps.transpose(1, 2)).transpose(1, 2)
         return self.downsample(steps, lengths)
@@ -85,7 +85,7 @@ class CodecEncoder(nn.Module):
 class ConvEncoder(nn.Module):
     """Strided convolutions down to 25 Hz: [B, 1, samples] -> [B, hidden_size, ceil(samples / 960)].
 
-    Gives the rows' lengths in these steps too, or None where none were given.
+    Also returns the rows' lengths in these steps, or None without `lengths`.
     """
 
     def __init__(self, config: EncoderConfig) -> None:

@@ -1,6 +1,6 @@
-"""Where a long decode is cut: every sequence is decoded in pieces of 300 frames, each after 25 frames of context.
+"""The pieces of a long decode: 300 frames each, decoded after 25 frames of context.
 
-The official package cuts there too, and the audio after frame 300 depends on it: equal audio needs equal cuts.
+The official package splits in the same way, and the audio after frame 300 depends on it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Piece:
 
     @property
     def num_frames(self) -> int:
-        """How many frames that is."""
+        """The number of frames to decode."""
         return self.stop - self.start + self.context
 
 
 def cut_pieces(num_frames: int) -> list[Piece]:
-    """Cut a sequence, a reference's frames included, into its pieces, counted from its first frame."""
+    """Split a sequence, a reference's frames included, into its pieces, counted from its first frame."""
     return [
         Piece(start, min(start + PIECE_FRAMES, num_frames), min(start, CONTEXT_FRAMES))
         for start in range(0, num_frames, PIECE_FRAMES)

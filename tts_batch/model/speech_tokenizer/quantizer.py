@@ -52,7 +52,7 @@ class Codebook(nn.Module):
 
 
 class EncoderQuantizer(nn.Module):
-    """Latents to codes: one semantic level and many acoustic ones, both groups working on the same latent."""
+    """Latents to codes: one semantic level and many acoustic ones, both quantizing the same latent."""
 
     def __init__(self, *, latent_width: int, width: int, codebook_size: int, semantic: int, acoustic: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class EncoderQuantizer(nn.Module):
         self.acoustic_residual_vector_quantizer = ResidualEncoder(latent_width, width, codebook_size, acoustic)
 
     def encode(self, latent: Tensor, levels: int) -> Tensor:
-        """Codes int64 [B, levels, T] of a latent [B, latent_width, T]. Levels beyond are not computed."""
+        """Codes int64 [B, levels, T] of a latent [B, latent_width, T]. Further levels are not computed."""
         semantic = self.semantic_residual_vector_quantizer
         codes = semantic.encode(latent, len(semantic.layers))
         codes += self.acoustic_residual_vector_quantizer.encode(latent, levels - len(codes))
@@ -68,7 +68,7 @@ class EncoderQuantizer(nn.Module):
 
 
 class ResidualEncoder(nn.Module):
-    """A chain of codebooks, each naming the nearest vector to what the ones before it left over."""
+    """A chain of codebooks, each quantizing the residual of those before it."""
 
     def __init__(self, latent_width: int, width: int, codebook_size: int, levels: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ResidualEncoder(nn.Module):
 
 
 class DecoderQuantizer(nn.Module):
-    """Codes to latents: semantic and acoustic vectors are summed apart, projected and added."""
+    """Codes to latents: semantic and acoustic vectors are summed separately, projected and added."""
 
     def __init__(self, *, latent_width: int, width: int, codebook_size: int, semantic: int, acoustic: int) -> None:
         super().__init__()

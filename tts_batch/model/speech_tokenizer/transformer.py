@@ -21,7 +21,7 @@ class TransformerLayer(nn.Module):
         self.mlp_layer_scale = LayerScale(width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`cos` and `sin` are [T, head_dim]; `mask` is bool [T, T], True where row sees column. None: all before."""
+        """`cos` and `sin` are [T, head_dim]; `mask` is bool [T, T], True where row sees column. None: causal."""
         x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), cos, sin, mask))
         return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
 

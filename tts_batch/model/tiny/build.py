@@ -1,4 +1,4 @@
-"""build_tiny: writes a tiny checkpoint into the cache, once, whoever asks first."""
+"""build_tiny writes a tiny checkpoint into the cache, once for all processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEEDS = {
 }
 """The released kinds and sizes, with the seed of each one's random weights."""
 
-# tiny-random: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
+# By seed: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
 EOS_GAIN = {80: 0.5, 1: 4.0, 2: 2.8, 3: 1.0, 4: 1.0}
 CODEC_SEED = 0
 
@@ -52,8 +52,9 @@ def build_tiny(name: str, kind: str, size: str = "1b7", cache_dir: Path | None =
 
     `name` is one of NAMES; `kind` base, custom_voice or voice_design; `size` "1b7" or "0b6" (structure only: all are
     small, and the trained `tiny` is "1b7"); `cache_dir` None: the folder that TTS_BATCH_CACHE names, or
-    ~/.cache/tts-batch. Any number of processes may ask at once: each builds aside, the first
-    rename wins. Raises ValueError for a combination that was never released, OSError when the folder cannot be written.
+    ~/.cache/tts-batch. Several processes may call it at the same time: each builds in a temporary folder, and the
+    first rename wins. Raises ValueError for a combination that was never released, OSError when the folder cannot be
+    written.
     """
     if name not in NAMES:
         raise ValueError(f"no tiny checkpoint is called {name!r}: {', '.join(NAMES)}")
@@ -64,16 +65,16 @@ def build_tiny(name: str, kind: str, size: str = "1b7", cache_dir: Path | None =
     folder = (cache_dir or _default_cache_dir()) / f"{name}-{kind}-{size}-v{VERSION}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            write_checkpoint(aside, name, kind, size)
-            aside.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from others
-            aside.rename(folder)
+            write_checkpoint(temporary, name, kind, size)
+            temporary.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from others
+            temporary.rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was first, with the same content
+            if not folder.is_dir():  # otherwise another process built the same content first
                 raise
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -94,12 +95,13 @@ def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
     if trained:
         weights, codec = voice_weights(shapes), voice_codec(codec_shapes(codec_config))
     else:
-        random_weights = model_values(shapes, SEEDS[kind, size])
+        seed = SEEDS[kind, size]
+        random_weights = model_values(shapes, seed)
+        eos_id = config["talker_config"]["codec_eos_token_id"]
+        random_weights["talker.codec_head.weight"][eos_id] *= np.float32(EOS_GAIN[seed])
+        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
         calibration = _read_json(_DATA / "calibration.json")
         codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
-        eos = config["talker_config"]["codec_eos_token_id"]
-        random_weights["talker.codec_head.weight"][eos] *= np.float32(EOS_GAIN[SEEDS[kind, size]])
-        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
     save_tensors(folder / "model.safetensors", weights, "BF16")
     save_tensors(folder / "speech_tokenizer/model.safetensors", codec, "F32")
 

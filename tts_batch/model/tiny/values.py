@@ -1,4 +1,4 @@
-"""Random values for the tensors of a checkpoint: each from its own name, shape and seed, and from nothing else.
+"""Random values for the tensors of a checkpoint, each a function of its name, shape and seed alone.
 
 A tensor's generator is keyed by the CRC of its name, so values depend neither on the order of the tensors nor on
 torch. Spreads follow the fan-in, so that activations stay near one; the codec's convolutions and codebooks take

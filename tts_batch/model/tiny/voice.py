@@ -1,8 +1,8 @@
-"""The trained `tiny`: its weights as the package stores them, and as the official layout has them.
+"""The trained `tiny`: from the weights that the package stores to those of the official layout.
 
 The layout's tables have a row for each of 2,048 codes, most of which this voice never uses, and there is one talker in
-all three kinds of checkpoint. trained/ holds everything once, the codec in float16, and of each tensor whose last rows
-are alike only the first of those. recipes/tiny_voice/pack.py writes it.
+all three kinds of checkpoint. trained/ has everything once, the codec in float16, and of each tensor that ends in
+equal rows only the first of those. recipes/tiny_voice/pack.py writes it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tts_batch.model.tiny.tensors import read_tensors
 VOICE = files("tts_batch.model.tiny") / "trained"
 WEIGHTS = ("voice.safetensors", "codec.safetensors")
 FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt", "speech_tokenizer/config.json")
-"""What this voice has its own of, beside its weights; the other files are those of the random checkpoints."""
+"""The files of its own, besides its weights; the other files are those of `tiny-random`."""
 
 
 def voice_weights(shapes: Shapes) -> dict[str, NDArray[np.uint16]]:
     """The bfloat16 bit patterns of talker and code predictor, and of the speaker encoder where `shapes` has one."""
-    return _widened(VOICE / WEIGHTS[0], shapes)
+    return _expanded(VOICE / WEIGHTS[0], shapes)
 
 
 def voice_codec(shapes: Shapes) -> dict[str, NDArray[np.float32]]:
     """The codec's float32 weights."""
-    return {name: value.astype(np.float32) for name, value in _widened(VOICE / WEIGHTS[1], shapes).items()}
+    return {name: value.astype(np.float32) for name, value in _expanded(VOICE / WEIGHTS[1], shapes).items()}
 
 
-def _widened(file: Traversable, shapes: Shapes) -> dict[str, NDArray[Any]]:
+def _expanded(file: Traversable, shapes: Shapes) -> dict[str, NDArray[Any]]:
     stored = read_tensors(file)
     wide = {}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The speech tokenizer while it learns: encoder, codebooks, decoder, and what is read from it on the way."""
+"""The speech tokenizer in training: encoder, codebooks, decoder, and the heads of the auxiliary losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTLINES_PER_STEP = 2
 
 
 class Codec(nn.Module):
-    """The speech tokenizer with the codebooks that are used, and heads that training alone needs."""
+    """The speech tokenizer with the codebooks in use, and heads that only training needs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Codec(nn.Module):
         self.sounds = nn.Linear(config.decoder.latent_dim, NUM_PHONEMES)
         self.outline = nn.Linear(config.decoder.latent_dim, OUTLINES_PER_STEP * OUTLINE_WIDTH)
 
-    def hear(self, audio: Tensor) -> tuple[Tensor, Tensor]:
-        """What the semantic and the acoustic codebooks quantize, each [B, T, width], of audio [B, samples]."""
+    def encode_latents(self, audio: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs of the semantic and acoustic codebooks, each [B, T, width], for audio [B, samples]."""
         latent = self.network.encoder.latent(audio[:, None])
         parts = self.network.encoder.quantizer
         first = parts.semantic_residual_vector_quantizer.input_proj(latent)
@@ -55,7 +55,7 @@ class Codec(nn.Module):
         save_pieces(weights | books, folder, "codec")
 
     def load(self, folder: Path) -> None:
-        """Read a state that `save` wrote, or what fits of another."""
+        """Read a state that `save` wrote, or the parts of another that have the same shape."""
         own = self.state_dict()
         saved = load_pieces(folder, "codec")
         self.load_state_dict({k: v for k, v in saved.items() if own[k].shape == v.shape}, strict=False)
@@ -64,18 +64,18 @@ class Codec(nn.Module):
     def settle(self) -> SpeechTokenizer:
         """Write the codebooks into the network, as its files hold them.
 
-        Entries beyond NUM_CODES are never nearest. Of codebooks beyond NUM_LEVELS the first entry always is, and all
-        entries say nothing.
+        Entries beyond NUM_CODES are never the nearest. In codebooks beyond NUM_LEVELS the first entry always is, and
+        all entries decode to zero.
         """
         encoder, decoder = self.network.encoder.quantizer, self.network.decoder.quantizer
-        for found, hearing, saying in (
+        for found, source, target in (
             (self.semantic, encoder.semantic_residual_vector_quantizer, decoder.rvq_first),
             (self.acoustic, encoder.acoustic_residual_vector_quantizer, decoder.rvq_rest),
         ):
-            for level, layer in enumerate(saying.vq["layers"]):
-                heard, said = hearing.layers[level]["codebook"], layer["_codebook"]
+            for level, layer in enumerate(target.vq["layers"]):
+                encoding, decoding = source.layers[level]["codebook"], layer["_codebook"]
                 vectors = found.vectors[level] if level < len(found.vectors) else found.vectors.new_zeros(1, 1)
-                for codebook, unused in ((heard, 1e4), (said, 0.0)):
+                for codebook, unused in ((encoding, 1e4), (decoding, 0.0)):
                     sums = getattr(codebook, codebook.sum_name)
                     codebook.cluster_usage.fill_(1)
                     sums.fill_(unused)
@@ -85,7 +85,7 @@ class Codec(nn.Module):
 
 
 def wait_for(folder: Path, seconds: float = 400) -> None:
-    """Wait until the codec of a program beside this one is whole."""
+    """Wait until a concurrent program has written its codec. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not (folder / "codec.done").exists():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The synthesised clips as training reads them: one long tensor of samples, and where the clips are."""
+"""The synthesised clips as one tensor of samples, with the position of each clip."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from log import Log
 from shapes import NUM_CODES, NUM_LEVELS
 from synthesise import PHONEMES_PER_SECOND
 from torch import Tensor
@@ -28,24 +29,26 @@ class Corpus:
     lengths: np.ndarray  # int64 [clips], frames
 
     @classmethod
-    def load(cls, folder: Path, num_shards: int, device: str) -> Corpus:
-        """Read the first `num_shards` shards, waiting until they are there."""
+    def load(cls, folder: Path, num_shards: int, device: str, log: Log) -> Corpus:
+        """Read the first `num_shards` shards, waiting until they exist, and log their duration."""
         shards = [read_shard(folder / f"{number:05d}.npz") for number in range(num_shards)]
         frames = np.concatenate([shard.lengths for shard in shards])
-        return cls(
+        corpus = cls(
             audio=torch.cat([torch.from_numpy(shard.audio).to(device) for shard in shards]),
             phonemes=torch.cat([torch.from_numpy(shard.phonemes).to(device) for shard in shards]),
             starts=np.cumsum(frames) - frames,
             lengths=frames,
         )
+        log.say(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+        return corpus
 
     @property
     def hours(self) -> float:
-        """How much speech there is."""
+        """The duration of all clips."""
         return len(self.phonemes) / 12.5 / 3600
 
     def waveform(self, frames: Tensor) -> Tensor:
-        """Float32 [B, T * 1920] of the frames [B, T]; beyond the last there is only the last."""
+        """Float32 [B, T * 1920] of the frames [B, T]; an index past the end gives the last frame."""
         whole = self.audio.view(-1, SAMPLES_PER_FRAME)
         return whole[frames.clamp(max=len(whole) - 1)].flatten(1).float() / 32768
 
@@ -86,7 +89,7 @@ class ShardContent:
 
 
 def read_shard(path: Path, seconds: float = 90) -> ShardContent:
-    """Read a file, waiting until it is there."""
+    """Read a file, waiting until it exists. Raises TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         if time.monotonic() > deadline:

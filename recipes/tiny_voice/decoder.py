@@ -1,9 +1,9 @@
-"""Train the speech tokenizer's decoder on codes that stay as they are; later also against a discriminator.
+"""Trains the speech tokenizer's decoder on fixed codes, later also against a discriminator.
 
     python decoder.py --corpus /tmp/corpus --shards 72 --codec FOLDER --until EPOCH_SECONDS --out OUT
 
-The decoded speech shall have the spectrum of the original at several resolutions. FOLDER holds what codes.py or
-decoder.py wrote. OUT receives the codec with the decoder, and OUT/before_discriminator the codec as it was until then.
+The decoded speech must match the original's spectrum at several resolutions. FOLDER is the output of codes.py or
+decoder.py. OUT receives the codec, and OUT/unjudged the codec as it was before the discriminator began.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tts_batch.model.speech_tokenizer.decoder import Snake
 CROP_FRAMES = (25, 100)
 PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1e-3, 2e-5, 100
 DISCRIMINATOR_RATE, ADVERSARIAL, FEATURES = 4e-4, 0.1, 10.0
-ALONE = 0.6  # of the time passes before there is a discriminator
+ALONE = 0.6  # share of the time without a discriminator
 
 
 def main() -> None:
-    parser = training_parser(__doc__, log_every=100)
+    parser = training_parser(__doc__)
     parser.add_argument("--codec", type=Path, required=True)
     parser.add_argument("--seconds-per-step", type=int, default=24)
     parser.add_argument("--rate", type=float, default=PEAK_RATE)
@@ -40,19 +40,18 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
 
     log = Log(args.out / "decoder.log")
-    corpus = Corpus.load(args.corpus, args.shards, args.device)
-    log.message(f"{corpus.hours:.1f} h of speech in {len(corpus.lengths)} clips")
+    corpus = Corpus.load(args.corpus, args.shards, args.device, log)
     if args.device == "cuda":
         warm_up(corpus, args)
-        log.message("warmed up")
+        log.say("warmed up")
     codec = Codec().to(args.device).eval()
     wait_for(args.codec)
     codec.load(args.codec)
     network = codec.settle()
-    torch.backends.cudnn.benchmark = False  # of the clips' many lengths each would be tried out
+    torch.backends.cudnn.benchmark = False  # it would benchmark each of the many lengths
     codes = corpus.encode(network.encoder)
     torch.backends.cudnn.benchmark = True
-    log.message(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
+    log.say(f"codes used in each codebook: {[len(level.unique()) for level in codes.T]}")
     if args.device == "cuda" and not args.no_graph:
         fuse_snakes(network.decoder)
     train(codec, corpus, codes, args, log)
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def warm_up(corpus: Corpus, args: argparse.Namespace) -> None:
-    """Take steps of every kind with another decoder: kernels are compiled and selected before the codes are there."""
+    """Warm up with steps of every kind on another decoder, so that kernels are compiled before the codes are ready."""
     decoder = Codec().to(args.device).network.decoder
     if not args.no_graph:
         fuse_snakes(decoder)
@@ -96,7 +95,7 @@ def fuse_snakes(module: nn.Module) -> None:
 
 
 class Trainer:
-    """Steps for crops of one length, with or without a discriminator."""
+    """Training steps on random crops, with or without a discriminator."""
 
     def __init__(self, decoder: nn.Module, corpus: Corpus, codes: Tensor, args: argparse.Namespace) -> None:
         self.decoder, self.corpus, self.codes = decoder, corpus, codes
@@ -121,23 +120,23 @@ class Trainer:
         spectrum = self.spectral(decoded, audio)
         loss, losses = spectrum, {"spectrum": spectrum}
         if adversarial:
-            generator_loss, feature_loss = discriminator.decoder_losses(audio, decoded)
-            loss = loss + ADVERSARIAL * (generator_loss + FEATURES * feature_loss)
-            losses |= {"generator_loss": generator_loss, "feature_loss": feature_loss}
+            generator, features = discriminator.decoder_losses(audio, decoded)
+            loss = loss + ADVERSARIAL * (generator + FEATURES * features)
+            losses |= {"generator": generator, "features": features}
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(decoder.parameters(), 2.0)
         self.optimizer.step()
         if adversarial:
-            self.discriminator_optimizer.zero_grad(set_to_none=True)  # also of what the decoder's loss left there
-            losses["discriminator_loss"] = discriminator.loss(audio, decoded)
-            losses["discriminator_loss"].backward()
+            self.discriminator_optimizer.zero_grad(set_to_none=True)  # the decoder's loss left gradients there
+            losses["discriminator"] = discriminator.loss(audio, decoded)
+            losses["discriminator"].backward()
             self.discriminator_optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
 
 
 def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace, log: Log) -> None:
-    """Train until the time is over."""
+    """Train until the time is up."""
     trainer = Trainer(codec.network.decoder, corpus, codes, args)
     graph = args.device == "cuda" and not args.no_graph
 
@@ -150,13 +149,13 @@ def train(codec: Codec, corpus: Corpus, codes: Tensor, args: argparse.Namespace,
     now, adversarial, since = steps(False), False, 0
     for step, progress in until(args.until, args.device):
         if progress >= args.alone and not adversarial:
-            codec.save(args.out / "before_discriminator")
+            codec.save(args.out / "unjudged")
             now, adversarial, since = steps(True), True, step
         trainer.rate.set(step, progress)
         trainer.discriminator_rate.set(step - since, progress)
         now[step % len(now)]()
         if step % args.log_every == 0:
-            log.metrics(step=step, share=progress, **now[0].values)
+            log.row(step=step, share=progress, **now[0].values)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Spectrogram discriminators, trained with the decoder to distinguish its speech from the original."""
+"""A discriminator over complex spectra, trained to separate decoded from original speech along with the decoder."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ CHANNELS = 32
 
 
 class Discriminator(nn.Module):
-    """One discriminator for each window size. Each sees complex spectra, and so phases too."""
+    """A sub-discriminator for each window size, over complex spectra, and so phases too."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.discriminators = nn.ModuleList(SpectrogramDiscriminator(size) for size in WINDOWS)
+        self.parts = nn.ModuleList(SpectrumDiscriminator(size) for size in WINDOWS)
 
     def loss(self, original: Tensor, decoded: Tensor) -> Tensor:
-        """The hinge loss of the discriminators for audio [B, samples]: originals above 1, decoded speech below -1."""
+        """The discriminator's hinge loss for audio [B, samples]: originals above 1, decoded speech below -1."""
         losses = []
-        for discriminator in self.discriminators:
-            real, fake = discriminator(original)[-1], discriminator(decoded.detach())[-1]
+        for part in self.parts:
+            real, fake = part(original)[-1], part(decoded.detach())[-1]
             losses.append(F.relu(1 - real).mean() + F.relu(1 + fake).mean())
         return torch.stack(losses).mean()
 
     def decoder_losses(self, original: Tensor, decoded: Tensor) -> tuple[Tensor, Tensor]:
-        """What the decoder minimises: its adversarial loss, and how far its features are from the original's."""
+        """The decoder's adversarial loss and feature-matching loss."""
         scores, features = [], []
-        for discriminator in self.discriminators:
+        for part in self.parts:
             with torch.no_grad():
-                real = discriminator(original)
-            fake = discriminator(decoded)
+                real = part(original)
+            fake = part(decoded)
             scores.append(-fake[-1].mean())
             distances = [F.l1_loss(a, b) / b.abs().mean() for a, b in zip(fake[:-1], real[:-1], strict=True)]
             features.append(torch.stack(distances).mean())
         return torch.stack(scores).mean(), torch.stack(features).mean()
 
 
-class SpectrogramDiscriminator(nn.Module):
+class SpectrumDiscriminator(nn.Module):
     """Convolutions over time and frequency: audio [B, samples] to the features of every layer, the score last."""
 
     def __init__(self, size: int) -> None:

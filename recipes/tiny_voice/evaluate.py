@@ -1,4 +1,4 @@
-"""What the voice can do, measured with a recogniser and a speaker encoder that ship their weights. Runs on a CPU.
+"""Evaluates the voice with a recogniser and a speaker encoder whose packages include weights. Runs on a CPU.
 
     python evaluate.py CHECKPOINTS all|hear|texts|speakers|clones|ends [--limit N]
 
@@ -47,7 +47,7 @@ UNSEEN_VOICES = 10_000  # a seed that training does not use
 
 
 class Studio:
-    """Makes audio of every kind: espeak-ng's, what the codec keeps of it, and the voice's."""
+    """Sources of audio: espeak-ng, the same through the codec, and the voice."""
 
     def __init__(self, checkpoints: Path) -> None:
         self.checkpoints = checkpoints
@@ -69,7 +69,7 @@ class Studio:
         return [codec.decode(codec.encode(clip)).numpy() for clip in audio]
 
     def speak(self, kind: str, requests: Sequence[dict[str, object]]) -> list[SpeechResult]:
-        """What the checkpoint makes of requests, in their order, with its own sampling settings."""
+        """The results of requests, in their order, with the checkpoint's own sampling settings."""
         path = self.checkpoints / kind
         sampling = SamplingParams(**resolve_checkpoint(str(path)).generation)
         engine = open_engine("native", EngineConfig(model=str(path), device="cpu", dtype="float32"))
@@ -101,7 +101,7 @@ class Studio:
 
 
 class Listener:
-    """pocketsphinx that can only hear one of some sentences, or any number of them one after another."""
+    """pocketsphinx with a grammar of given sentences: one of them, or any number in a row."""
 
     def __init__(self, sentences: Sequence[str], several: bool = False) -> None:
         from pocketsphinx import Decoder
@@ -113,17 +113,17 @@ class Listener:
         self._decoder = Decoder(jsgf=str(grammar), loglevel="FATAL")
 
     def hears(self, sentence: str, audio: np.ndarray) -> bool:
-        """Whether it picks this sentence."""
+        """Whether it recognises this sentence."""
         return self._words(audio) == words_of(sentence)
 
     def share(self, text: str, audio: np.ndarray) -> float:
-        """Which share of a text's words it hears, in order."""
+        """The share of a text's words that it recognises, in order."""
         words = words_of(text)
         blocks = SequenceMatcher(None, words, self._words(audio), autojunk=False).get_matching_blocks()
         return sum(block.size for block in blocks) / len(words)
 
     def _words(self, audio: np.ndarray) -> list[str]:
-        """It wants 16 kHz and some silence around."""
+        """Recognise audio, resampled to 16 kHz and padded with silence."""
         samples = resample_poly(audio * 32767, 2, 3).clip(-32768, 32767).astype(np.int16)
         self._decoder.start_utt()
         self._decoder.process_raw(np.pad(samples, (3200, 4800)).tobytes(), full_utt=True)

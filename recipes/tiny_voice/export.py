@@ -1,10 +1,10 @@
-"""Turn training states into checkpoints in the official layout.
+"""Converts training states to checkpoints in the official layout.
 
-    python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/before_discriminator]
+    python export.py FOLDER --out CHECKPOINTS [--codec FOLDER/unjudged]
 
 FOLDER holds what a piece of training left; CHECKPOINTS receives base/, custom_voice/ and voice_design/. One talker
 serves all three: they differ in their configuration, and in the speaker encoder that only Base has. --codec takes the
-codec from another folder, such as the piece's before_discriminator/.
+codec from another folder, such as the piece's unjudged/.
 
 CHECKPOINTS/stored/ is what tts_batch keeps of them: voice.safetensors in bfloat16 and codec.safetensors in float16,
 under the official names. Rows at a tensor's end that are all alike are stored once; whoever reads them repeats the
@@ -102,7 +102,7 @@ def widen(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shorten(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every tensor with its last rows stored once, if they are all alike."""
+    """Every tensor, with equal last rows stored once."""
     short = {}
     for name, value in state.items():
         differs = (value != value[-1]).flatten(1).any(1) if value.dim() > 1 else value != value[-1]

@@ -1,4 +1,4 @@
-"""Feeds the talker: shards of speech as they appear, laid out by other processes, kept on the device for good."""
+"""The talker's data: shards as they appear, prepared by other processes and kept on the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tts_batch.model.speech_tokenizer.encoder import CodecEncoder
 
-SHARD_FRAMES, SHARD_ROWS = 8_200, 128  # room for one, on average
+SHARD_FRAMES, SHARD_ROWS = 8_200, 128  # capacity for a shard, on average
 READY_SHARDS = 64  # laid out ahead, while there are no codes yet
 
 
@@ -63,7 +63,7 @@ def _prepare(number: int) -> Shard:
 
 
 class Store:
-    """Speech, codes and rows of examples on the device, with room for so many shards."""
+    """Speech, codes and rows of examples on the device, with a fixed capacity in shards."""
 
     def __init__(self, num_shards: int, device: str) -> None:
         frames, rows = num_shards * SHARD_FRAMES, num_shards * SHARD_ROWS
@@ -81,23 +81,23 @@ class Store:
         # The same for the device to read; one row of nothing is there from the start.
         self.frames_there = torch.ones((), device=device)
         self.rows_there = torch.ones((), device=device)
-        self._heard: list[tuple[int, Shard]] = []
+        self._pending: list[tuple[int, Shard]] = []
         self.device = device
 
     def add(self, shard: Shard) -> bool:
-        """Keep a shard's speech; its examples count once it is encoded. False if there is no room."""
+        """Keep a shard's speech; its examples count once it is encoded. False when full."""
         count = len(shard.audio) // SAMPLES_PER_FRAME
         if self.num_frames + count > len(self.audio):
             return False
         speech = torch.from_numpy(shard.audio).view(-1, SAMPLES_PER_FRAME)
         self.audio[self.num_frames : self.num_frames + count] = speech.to(self.device)
-        self._heard.append((self.num_frames, shard))
+        self._pending.append((self.num_frames, shard))
         self.num_frames += count
         return True
 
     def encode(self, encoder: CodecEncoder) -> None:
         """Encode what was added since the last call, and let its examples count."""
-        for first, shard in self._heard:
+        for first, shard in self._pending:
             count = len(shard.rows.text)
             if self.num_rows + count > len(self.rows["text"]):
                 break
@@ -115,7 +115,7 @@ class Store:
             self.num_rows += count
             self.rows_there.fill_(self.num_rows)
             self.frames_there.fill_(first + frames)
-        self._heard = []
+        self._pending = []
 
     def draw(self, count: int) -> dict[str, Tensor]:
         """Random rows, int64, field by field."""

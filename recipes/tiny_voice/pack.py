@@ -1,4 +1,4 @@
-"""Put exported checkpoints into the package, where `--model tiny` finds them.
+"""Packs exported checkpoints into the package, where `--model tiny` finds them.
 
     PYTHONPATH=../.. python pack.py CHECKPOINTS
 

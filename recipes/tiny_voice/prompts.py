@@ -44,7 +44,7 @@ NAMES = list(SPEAKERS)
 
 @dataclass
 class Clips:
-    """What the examples need to know of a shard, without its audio and codes.
+    """The data of a shard that examples need, without audio and codes.
 
     Before each clip's first frame there are LEAD_FRAMES of silence.
     """
@@ -132,7 +132,7 @@ class ExampleMaker:
         trailing = [*prompt.trailing_ids[:length], *[tts_pad] * (length - len(prompt.trailing_ids))]
         heard = iter(range(clips.starts[reference], clips.starts[reference] + clips.lengths[reference]))
         frame = [*(next(heard) if codec == REF_FRAME else -1 for codec in prompt.codec_ids), *spoken]
-        # The frames of a transcribed reference are to be said as well: its text stands before them.
+        # The frames of a transcribed reference are trained too: its text precedes them.
         target = [*frame[1:], END]
         target[prompt.num_tokens - 1] = spoken[0]
         return Example(

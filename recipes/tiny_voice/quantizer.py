@@ -1,4 +1,4 @@
-"""A residual vector quantizer that is found, not learnt: k-means over vectors, level by level."""
+"""A residual vector quantizer fitted by k-means, level by level."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROUNDS = 20  # of k-means
 
 
 class FoundQuantizer(nn.Module):
-    """`levels` codebooks, each naming the nearest vector to what the ones before it left over."""
+    """`levels` codebooks, each quantizing the residual of those before it."""
 
     vectors: Tensor
 
@@ -20,7 +20,7 @@ class FoundQuantizer(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize x [..., width]: codes int64 [levels, ...] and what they stand for [..., width]."""
+        """Quantize x [..., width]: codes int64 [levels, ...] and the quantized vectors [..., width]."""
         residual, codes = x.flatten(0, -2), []
         for vectors in self.vectors:
             codes.append(nearest(residual, vectors))
@@ -42,7 +42,7 @@ class FoundQuantizer(nn.Module):
 
 
 def nearest(x: Tensor, vectors: Tensor) -> Tensor:
-    """Which of the vectors [entries, width] is closest to each of x [N, width]."""
+    """The index of the vector [entries, width] closest to each of x [N, width]."""
     return torch.addmm(vectors.pow(2).sum(-1), x, vectors.T, alpha=-2).argmin(-1)
 
 

@@ -1,4 +1,4 @@
-"""How wide and deep the tiny voice is: the JSON files of its checkpoints.
+"""The shape of the tiny voice: the JSON files of its checkpoints.
 
 They are those of the random tiny checkpoints, wider. Of the 2048 codes of each codebook only the first NUM_CODES are
 used, so the tables of codes hold rows that mean nothing; the repository stores them without those. The codebooks from

@@ -1,4 +1,4 @@
-"""Spectra to learn from: losses between waveforms, and the outline of speech that its codes must hold."""
+"""Spectral losses between waveforms, and the log-mel outline that the codes must predict."""
 
 from __future__ import annotations
 

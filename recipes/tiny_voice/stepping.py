@@ -1,4 +1,4 @@
-"""How training steps run: until a given time, one after another, each replayed as one CUDA graph where that works."""
+"""Training steps: their shared options, CUDA graphs, learning rate and optimizer, and the loop over time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Values = dict[str, Tensor]
 IN_FLIGHT = 20  # steps that may be queued on the device
 
 
-def training_parser(description: str | None, log_every: int) -> argparse.ArgumentParser:
-    """Return a parser of the options that all trainings have."""
+def training_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that codes.py, decoder.py and talker.py share."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--shards", type=int, required=True)
-    parser.add_argument("--until", type=float, required=True)
+    parser.add_argument("--until", type=float, required=True, help="when to end, in seconds since 1970")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-graph", action="store_true")
-    parser.add_argument("--log-every", type=int, default=log_every)
+    parser.add_argument("--log-every", type=int, default=100)
     return parser
 
 
 class Step:
-    """A step without arguments: it draws its batch itself, updates the weights and gives back what to report.
+    """A step without arguments: it draws its own batch, updates the weights and returns the values to report.
 
-    These networks are so small that launching their kernels one by one takes longer than running them. A graph
-    launches them all at once.
+    These networks are so small that launching their kernels takes longer than running them. A CUDA graph launches all
+    with one call.
     """
 
     def __init__(self, function: Callable[[], Values], graph: bool) -> None:
@@ -49,12 +49,12 @@ class Step:
             self.values = self._function()
 
     def _capture(self) -> None:
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(3):
                 self._function()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.values = self._function()
@@ -69,12 +69,12 @@ class Rate:
         self.peak, self.final, self.warmup = peak, final, warmup
 
     def set(self, step: int, progress: float) -> None:
-        """Set the value for a step, `progress` of the time being over."""
+        """Set the value of a step; `progress` is the share of the time that has passed."""
         self.value.fill_(min((step + 1) / self.warmup, 1) * (self.final + (self.peak - self.final) * (1 - progress)))
 
 
 def until(moment: float, device: str) -> Iterator[tuple[int, float]]:
-    """Count steps, with the share of the time that is over, until `moment` in seconds since 1970."""
+    """Count steps until a moment in seconds since 1970, each with the share of the time that has passed."""
     start, step = time.time(), 0
     while (now := time.time()) < moment:
         yield step, (now - start) / (moment - start)

@@ -1,4 +1,4 @@
-"""Speak the texts with espeak-ng: shards of clips, as fast as the cores go.
+"""Synthesises the texts with espeak-ng into shards of clips, on all cores.
 
     python synthesise.py --hours 40 --out /tmp/corpus --seed 1
 
@@ -82,9 +82,9 @@ def _speak_shard(number: int) -> None:
         audio.append(np.pad(spoken.samples, (LEAD_SAMPLES, 0)))
         later = [(LEAD_SAMPLES / SAMPLE_RATE + time, name) for time, name in spoken.phonemes]
         phonemes.append(_labels(later, len(audio[-1])))
-    aside = _out / f".{number:05d}.npz"
+    temporary = _out / f".{number:05d}.npz"
     np.savez(
-        aside,
+        temporary,
         audio=np.concatenate(audio),
         phonemes=np.concatenate(phonemes),
         text=np.array(texts),
@@ -92,11 +92,11 @@ def _speak_shard(number: int) -> None:
         voice=np.array(voices, np.int64),  # below len(SPEAKERS): a named speaker
         length=np.array([len(samples) for samples in audio], np.int64),
     )
-    aside.rename(_out / f"{number:05d}.npz")
+    temporary.rename(_out / f"{number:05d}.npz")
 
 
 def _labels(phonemes: list[tuple[float, str]], samples: int) -> np.ndarray:
-    """One phoneme class every 20 ms, uint8, the clip's end rounded up; stress is no class of its own, 0 is silence."""
+    """One phoneme class every 20 ms, uint8, the clip's end rounded up; stress is ignored, 0 is silence."""
     labels = np.zeros(-(-samples * PHONEMES_PER_SECOND // SAMPLE_RATE), np.uint8)
     for time, name in phonemes:
         bare = name.strip("',%=_:|;")

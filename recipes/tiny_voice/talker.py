@@ -1,11 +1,11 @@
-"""Train the talker, the code predictor and the speaker encoder together, on the codes of a trained codec.
+"""Trains the talker, the code predictor and the speaker encoder together, on the codes of a trained codec.
 
     python talker.py --corpus /tmp/corpus --shards 960 --codec FOLDER --until EPOCH_SECONDS --out OUT
                      [--resume FOLDER [--new-codes]]
 
 The losses are the official ones: cross-entropy of the first code or the end at every frame, and 0.3 times that of the
-other codes given the talker's state. Training begins with the first shards and takes up others as they appear.
-Before that, while it waits for the codec, the program compiles the layers and captures a step.
+other codes given the talker's state. Training begins with the first shards and adds others as they appear.
+Before that, while it waits for the codec, it compiles the layers and captures a step.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tts_batch.model.mel import mel_filterbank
 
 PEAK_RATE, FINAL_RATE, WARMUP_STEPS = 1.5e-3, 2e-5, 400
 PREDICTOR_WEIGHT = 0.3
-REFERENCE_FRAMES = 36  # of a clip, for the speaker encoder
-FIRST_SHARDS = 60  # training begins with
-SAVE_EVERY = 0.25  # of the time
+REFERENCE_FRAMES = 36  # of a clip, the input of the speaker encoder
+FIRST_SHARDS = 60  # to begin training with
+SAVE_EVERY = 0.25  # share of the time
 
 
 class Trainer:
@@ -60,15 +60,15 @@ class Trainer:
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
 
-    def restore(self, initial: dict[str, Tensor]) -> None:
-        """Undo the steps that were only taken to warm up."""
+    def forget(self, initial: dict[str, Tensor]) -> None:
+        """Undo the warm-up steps."""
         self.voice.load_state_dict(initial)
         for state in self.optimizer.state.values():
             for value in state.values():
                 value.zero_()
 
     def _mel(self, clips: Tensor) -> Tensor:
-        """Log mels [N, T, 128] of a piece of each clip [N, 2], all equally long: a short clip is heard again."""
+        """Log mels [N, T, 128] of a piece of each clip [N, 2], all equally long: a short clip is repeated."""
         start, length = clips.unbind(1)
         latest = (length - REFERENCE_FRAMES + 1).clamp(min=1)
         offset = (torch.rand(len(clips), device=clips.device) * latest).long()
@@ -81,15 +81,16 @@ class Trainer:
 
 
 def main() -> None:
-    parser = training_parser(__doc__, log_every=200)
+    parser = training_parser(__doc__)
     parser.add_argument("--first-shards", type=int, default=FIRST_SHARDS)
     parser.add_argument("--codec", type=Path, required=True)
     parser.add_argument("--resume", type=Path)
-    parser.add_argument("--new-codes", action="store_true", help="the resumed talker learnt others")
+    parser.add_argument("--new-codes", action="store_true", help="the resumed talker was trained on other codes")
     parser.add_argument("--rate", type=float, default=PEAK_RATE)
     parser.add_argument("--positions", type=int, default=32_768)
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--no-compile", action="store_true")
+    parser.set_defaults(log_every=200)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
 
@@ -101,7 +102,7 @@ def main() -> None:
         voice.load_state_dict(load_pieces(args.resume, "talker"))
         if args.new_codes:
             voice.forget_codes()
-    log.message(f"{sum(p.numel() for p in voice.parameters()) / 1e6:.1f} M parameters")
+    log.say(f"{sum(p.numel() for p in voice.parameters()) / 1e6:.1f} M parameters")
     trainer = Trainer(voice, store, args)
     step = prepare(trainer, args, log)
 
@@ -118,7 +119,7 @@ def main() -> None:
             added += store.add(shard)
     store.encode(encoder)
     used = [len(level.unique()) for level in store.codes[: store.num_frames].T]
-    log.message(f"{store.num_frames / 12.5 / 3600:.1f} h in {store.num_rows} rows; codes used in each codebook: {used}")
+    log.say(f"{store.num_frames / 12.5 / 3600:.1f} h in {store.num_rows} rows; codes used in each codebook: {used}")
 
     number, next_save = -1, SAVE_EVERY
     for number, progress in until(args.until, args.device):
@@ -131,17 +132,17 @@ def main() -> None:
             values = dict(step.values)
             others = values.pop("others")
             codes = {f"code_{g}": others[g - 1] for g in range(1, len(others) + 1)}
-            log.metrics(step=number, share=progress, hours=hours, **values, mean=others.mean(), **codes)
+            log.row(step=number, share=progress, hours=hours, **values, mean=others.mean(), **codes)
         if progress >= next_save:
             save(voice, args.out)
             next_save += SAVE_EVERY
     save(voice, args.out)
-    log.message(f"{number + 1} steps")
+    log.say(f"{number + 1} steps")
     os._exit(0)  # without waiting for processes that lay out shards
 
 
 def prepare(trainer: Trainer, args: argparse.Namespace, log: Log) -> Step:
-    """Compile and capture a step on empty rows, then restore the initial weights."""
+    """Compile and capture a step on empty rows, then restore the weights."""
     voice = trainer.voice
     initial = {name: value.clone() for name, value in voice.state_dict().items()}
     if not args.no_compile:
@@ -149,14 +150,14 @@ def prepare(trainer: Trainer, args: argparse.Namespace, log: Log) -> Step:
         voice.run_predictor = torch.compile(run_stack, dynamic=False)
         try:
             trainer.step()
-            log.message("compiled")
-        except Exception as error:  # it also works uncompiled
-            log.message(f"not compiled: {error}")
+            log.say("compiled")
+        except Exception as error:  # training works without compilation
+            log.say(f"not compiled: {error}")
             voice.run_talker = voice.run_predictor = run_stack
     step = Step(trainer.step, args.device == "cuda" and not args.no_graph)
     step()
-    trainer.restore(initial)
-    log.message("ready")
+    trainer.forget(initial)
+    log.say("ready")
     return step
 
 

@@ -1,4 +1,4 @@
-"""What the voice learns to read: sentences of WordNet, words, numbers and short phrases, one a line.
+"""The training texts: sentences of WordNet, words, numbers and short phrases, one a line.
 
     python texts.py --root FOLDER --out build/texts.txt.gz
 
@@ -88,7 +88,7 @@ def _as_sentence(text: str) -> str:
 
 
 def _short(rng: random.Random, words: list[str]) -> str:
-    """One to six unrelated words: every word of the list gets a chance, in any company."""
+    """One to six unrelated words, so that every word of the list occurs."""
     text = " ".join(rng.choice(words) for _ in range(rng.choice((1, 1, 2, 3, 4, 6))))
     return rng.choice((text, _as_sentence(text)))
 

@@ -1,4 +1,4 @@
-"""The voice's text tokenizer: byte-level BPE of 640 entries, learnt from its own texts.
+"""The voice's text tokenizer: byte-level BPE of 640 entries, trained on its own texts.
 
     python tokenizer.py
 

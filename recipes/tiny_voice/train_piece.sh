@@ -6,7 +6,7 @@
 # CODES_SECONDS after the start the codes are settled; until SECONDS after it the talker (on the first GPU) and the
 # decoder (on the last) learn. RESUME is a folder that an earlier piece left: the talker goes on from there, and learns
 # the new codes; with CODES_SECONDS 0 the codes stay too, and the decoder goes on as well. OUT receives piece.tar.aa,
-# piece.tar.ab, ... (`cat piece.tar.* | tar x`) and piece.log. In the tar, before_discriminator/ is the codec as it was before the
+# piece.tar.ab, ... (`cat piece.tar.* | tar x`) and piece.log. In the tar, unjudged/ is the codec as it was before the
 # discriminator. Another SEED gives other sentences in other voices. build/ must be there: README.md.
 # DECODER_AFTER seconds, the decoder begins, for a GPU that is busy with something else until then. With TALKER_ONLY=1
 # and CODES_SECONDS 0 it does not learn at all: the codec comes back as RESUME has it, the talker has the GPU to itself.
@@ -71,7 +71,7 @@ learn() { # GPU SCRIPT ARGUMENTS...
 for folder in "$work/codes" "$work/decoder" "$work/talker"; do # the decoder's codec replaces that of the codes
     [ -d "$folder" ] && cp "$folder"/*.log "$folder"/*.safetensors "$work/voice"
 done
-[ -d "$work/decoder/before_discriminator" ] && cp -r "$work/decoder/before_discriminator" "$work/voice"
+[ -d "$work/decoder/unjudged" ] && cp -r "$work/decoder/unjudged" "$work/voice"
 touch "$work/voice/codec.done"
 tar c -C "$work/voice" . | split -b 15000000 - "$out/piece.tar."
 tail -n +1 "$work"/piece.log "$work"/voice/*.log >"$out/piece.log"

@@ -1,4 +1,4 @@
-"""The talker, the code predictor and the speaker encoder while they learn: from rows of ids to the official losses."""
+"""The talker, code predictor and speaker encoder in training: from rows of ids to the official losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CORRUPTED = 0.04  # of the codes that the talker hears of itself, so that it can
 
 
 class Voice(nn.Module):
-    """Everything of model.safetensors, as far as it is learnt.
+    """The trained part of model.safetensors.
 
     The code predictor's tables have one row for all the codes that are not used, and none for the codebooks that say
     nothing.
@@ -42,7 +42,7 @@ class Voice(nn.Module):
 
     @torch.no_grad()
     def forget_codes(self) -> None:
-        """Draw anew what belongs to single codes, as large as it is; what is known of texts and voices stays."""
+        """Reinitialise the tensors of single codes at their present scale; texts and voices keep theirs."""
         predictor = self.talker.code_predictor
         tables = [self.talker.model.codec_embedding, self.talker.codec_head]
         for table in (*tables, *predictor.model.codec_embedding, *predictor.lm_head):
@@ -122,7 +122,7 @@ class Voice(nn.Module):
         hidden = self.run_predictor(predictor.stack, x, None)
         logits = torch.stack([predictor.logits(g, hidden[:, g]) for g in range(1, NUM_LEVELS)], 1).float()
         row = torch.arange(NUM_CODES + 1, device=codes.device)
-        logits = logits + (row == NUM_CODES) * math.log(self.num_unused)  # one row that stands for many
+        logits = logits + (row == NUM_CODES) * math.log(self.num_unused)  # one row stands for all unused codes
         return F.cross_entropy(logits.transpose(1, 2), codes[:, 1:NUM_LEVELS], reduction="none")
 
 

@@ -1,4 +1,4 @@
-"""Who speaks: nine named speakers, and voices without a name that Base learns to clone.
+"""The voices: nine named speakers, and unnamed voices that Base learns to clone.
 
 The variants are those of espeak-ng that a small recogniser understands best (README.md has the scores); the speakers
 are the nine of them, four female, that a speaker encoder tells apart best.
@@ -20,12 +20,12 @@ class Voice:
 
     @property
     def espeak(self) -> str:
-        """The name that espeak-ng takes."""
+        """The name for espeak-ng."""
         return f"en-us+{self.variant}"
 
     @property
     def description(self) -> str:
-        """What a voice designer would ask for."""
+        """A description for voice design."""
         tone = "low" if self.pitch < 42 else "high" if self.pitch > 58 else "medium"
         pace = "slowly" if self.rate < 140 else "quickly" if self.rate > 155 else "at a calm pace"
         return f"A {tone} {'female' if self.variant.startswith('f') else 'male'} voice that speaks {pace}."

@@ -1,4 +1,4 @@
-"""A bench without a checkpoint runs where only torch and numpy's kin are: a rented GPU machine has no more."""
+"""A bench without a checkpoint needs few packages besides torch and numpy, as on a rented GPU machine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PROGRAM = """if True:
     small = EngineConfig(model=str(build_tiny("tiny-random", "base")), device="cpu")
     engines.random_model = lambda shape, config: engines.load_model(small)  # the released shapes are large
     workload.MIN_FRAMES = workload.MAX_FRAMES = 2
-    asked = ["--shape", "0.6b", "--device", "cpu", "--rows", "1", "--references", "1"]
-    sys.exit(main(["bench", *asked]))
+    options = ["--shape", "0.6b", "--device", "cpu", "--rows", "1", "--references", "1"]
+    sys.exit(main(["bench", *options]))
 """
 
 

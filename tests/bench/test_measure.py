@@ -81,7 +81,7 @@ def test_times_rates_and_percentiles(engine: ScriptedEngine) -> None:
     assert (found.audio_s, found.started_s, found.wall_s) == (20.0, 100.0, 10.0)
     assert (found.audio_s_per_s, found.rows_per_s) == (2.0, 1.0)
     assert (found.first_result_s, found.tail_s) == (1.0, 1.0)  # nine tenths of the audio is there a row before the end
-    assert (found.latency_p50_s, found.latency_p99_s) == pytest.approx((5.5, 9.91))  # all were asked for at once
+    assert (found.latency_p50_s, found.latency_p99_s) == pytest.approx((5.5, 9.91))  # all are added at once
     assert (found.rtf, found.row_rtf_p50) == pytest.approx((0.5, 2.75))
     assert found.stages_s == {"talker_s": 0.5}
     assert (found.frames, found.host_ms_per_frame) == (250, {"decode": pytest.approx(20.0)})
@@ -121,14 +121,14 @@ def test_only_whole_finite_clips_of_their_length_count(engine: ScriptedEngine, s
     assert found.finish_reasons[reason] >= 1
 
 
-def test_a_measurement_in_which_nothing_succeeds_says_so(engine: ScriptedEngine) -> None:
+def test_a_measurement_without_complete_clips(engine: ScriptedEngine) -> None:
     engine.spoil["r0"] = with_audio(lambda audio: None)
     found = measure(engine, make_rows(25), None)
     assert (found.completed, found.audio_s, found.audio_s_per_s, found.tail_s) == (0, 0.0, 0.0, 0.0)
     assert (found.latency_p50_s, found.latency_p99_s, found.rtf, found.row_rtf_p50) == (None,) * 4
 
 
-def test_only_what_came_within_a_pass_is_its_own(engine: ScriptedEngine) -> None:
+def test_a_pass_counts_only_its_own_work(engine: ScriptedEngine) -> None:
     for _ in range(2):
         found = measure(engine, make_rows(25, 25), None)
         assert (found.counts, found.graphs) == ({"frames": 50}, {"frame_loop": {"hit": 50}})

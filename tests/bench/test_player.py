@@ -1,4 +1,4 @@
-"""A player in real time: it starts with the first chunk, stands still where the next is late, and says how long."""
+"""Playback in real time: a player starts with the first chunk and pauses while the next is late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_underruns(chunks: list[tuple[float, float]], gaps_s: list[float]) -> No
     assert underruns_s([Chunk(*chunk) for chunk in chunks]) == pytest.approx(gaps_s)
 
 
-def test_every_request_has_a_player_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_request_has_its_own_player(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter([10.0, 10.5, 11.5, 13.0])
     monkeypatch.setattr(player.time, "monotonic", lambda: next(now_s))
     recorder = ChunkRecorder()
@@ -34,7 +34,7 @@ def test_every_request_has_a_player_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     recorder("a", 1, second, True)  # half a second late
     recorder("b", 1, second, False)  # one and a half
     recorder("b", 2, np.zeros(0, np.float32), True)
-    stats = recorder.stats({"a": 9.0, "b": 10.0, "nothing came of it": 9.0})
+    stats = recorder.stats({"a": 9.0, "b": 10.0, "no chunks": 9.0})
     assert stats == PlaybackStats(pytest.approx(0.75), pytest.approx(0.995), 2, 2, pytest.approx(2.0))
     recorder.clear()
     assert recorder.stats({"a": 9.0}) is None

@@ -1,4 +1,4 @@
-"""The texts of a workload: their tokens are counted word by word, once, and are those of the whole text."""
+"""The texts of a workload: tokens are counted once a word, and add up to those of the whole text."""
 
 from __future__ import annotations
 

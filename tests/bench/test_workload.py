@@ -1,4 +1,4 @@
-"""Workloads: the same requests every time, as long as speech is."""
+"""Workloads: reproducible requests with the lengths of speech."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def count_tokens(text: str) -> int:
     return len(text.split())
 
 
-def described(requests: list[SpeechRequest]) -> list[tuple[object, ...]]:
-    """Everything by which requests can differ."""
+def fields_of(requests: list[SpeechRequest]) -> list[tuple[object, ...]]:
+    """All fields in which requests can differ."""
     return [
         (r.request_id, r.text, r.seed, r.max_frames, r.x_vector_only, r.reference.key, r.reference.text)
         for r in requests
@@ -24,9 +24,9 @@ def described(requests: list[SpeechRequest]) -> list[tuple[object, ...]]:
 
 def test_rows_are_the_same_every_time() -> None:
     one, again, other = (Workload("seed-tts", 40, 7, seed=seed).requests(count_tokens) for seed in (0, 0, 1))
-    assert described(one) == described(again)
+    assert fields_of(one) == fields_of(again)
     assert len({row.seed for row in one}) == 40
-    assert not {text for _, text, *_ in described(one)} & {text for _, text, *_ in described(other)}
+    assert not {text for _, text, *_ in fields_of(one)} & {text for _, text, *_ in fields_of(other)}
     for row, same in zip(one, again, strict=True):
         np.testing.assert_array_equal(row.reference.load(), same.reference.load())
 
@@ -44,13 +44,13 @@ def test_fixed_rows_are_equally_long() -> None:
     assert {(row.max_frames, row.x_vector_only) for row in rows} == {(52, True)}
 
 
-def test_texts_are_as_long_as_their_speech_and_no_row_may_end_before() -> None:
+def test_texts_match_the_length_of_their_speech() -> None:
     for request in Workload("seed-tts", 60, 4).requests(count_tokens):
         assert count_tokens(request.text) == round(request.max_frames / 3.5)
         assert request.sampling.min_new_tokens == request.max_frames + 1
 
 
-def test_references_go_around_and_are_voices() -> None:
+def test_references_are_voices_in_rotation() -> None:
     rows = Workload("seed-tts", 7, 3).requests(count_tokens)
     assert [row.reference.key for row in rows] == [f"voice{i % 3}" for i in range(7)]
     for row in rows[:3]:

@@ -1,4 +1,4 @@
-"""What the official package was asked to say: one entry per golden file of a generation."""
+"""The calls of the official package: one entry for each golden file of a generation."""
 
 from __future__ import annotations
 

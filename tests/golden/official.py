@@ -1,4 +1,4 @@
-"""Reads the golden arrays: what was asked of the official package as our requests, and whether we answer alike."""
+"""Reads the golden arrays: the official package's calls as requests, and comparison of results with its arrays."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def greedy_cases(prefix: str) -> list[str]:
 
 
 def num_rows(name: str) -> int:
-    """How many rows a generation has."""
+    """The number of rows of a generation."""
     return len(read(name)["inputs_embeds"])
 
 
-def asked(name: str, row: int) -> dict[str, Any]:
-    """The official arguments of one row."""
+def official_arguments(name: str, row: int) -> dict[str, Any]:
+    """The arguments of the official call for one row."""
     return {key: value[row] if isinstance(value, list) else value for key, value in CASES[name].items()}
 
 
@@ -57,7 +57,7 @@ def requests(name: str, *, encoded: bool = True) -> list[SpeechRequest]:
 
 
 def _request(name: str, row: int, encoded: bool) -> SpeechRequest:
-    arguments = asked(name, row)
+    arguments = official_arguments(name, row)
     sampling = {key: arguments[key] for key in SamplingParams.__dataclass_fields__ if key in arguments}
     return SpeechRequest(
         request_id=f"{name} {row}",
@@ -91,7 +91,7 @@ def _reference(name: str, row: int, arguments: dict[str, Any], encoded: bool) ->
 
 
 def assert_official(result: SpeechResult) -> None:
-    """A greedy row's codes and wave are the official ones, up to a near tie."""
+    """Assert that the codes and wave of a greedy row equal the official ones, up to a near tie."""
     name, row = result.request_id.split()[0], int(result.request_id.split()[1])
     arrays = read(name)
     assert result.codes is not None, result.error

@@ -70,11 +70,11 @@ def test_a_speaker_encoder_comes_with_base_only() -> None:
         ("voice_design_1b7", True),
     ],
 )
-def test_who_takes_an_instruct(name: str, takes: bool) -> None:
+def test_takes_instruct(name: str, takes: bool) -> None:
     assert ModelConfig.from_json(released(name)).takes_instruct is takes
 
 
-def test_dialects_are_not_asked_for_by_name() -> None:
+def test_dialects_are_not_chosen_by_name() -> None:
     config = ModelConfig.from_json(released("custom_voice_1b7"))
     assert len(config.supported_languages) == 11
     assert config.supported_languages[0] == "auto"
@@ -144,7 +144,7 @@ def test_generation_fields_fall_back_one_by_one() -> None:
         generation_from_json({"do_sample": "yes"})
 
 
-def test_a_file_that_is_no_json_object_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_json_object_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with pytest.raises(ConfigError, match=r"config\.json"):
         read_json(path)

@@ -20,7 +20,7 @@ def rows(lengths: list[int], padding: int = 0) -> tuple[torch.Tensor, torch.Tens
 
 @settings(deadline=None)
 @given(LENGTHS, st.integers(0, 9))
-def test_padding_takes_the_value_asked_for(lengths: list[int], padding: int) -> None:
+def test_padding_values(lengths: list[int], padding: int) -> None:
     x, counts = rows(lengths, padding)
     zeroed, held, own = zero_padding(x, counts), replicate_last(x, counts), valid_mask(counts, x.shape[2])
     for i, length in enumerate(lengths):
@@ -32,7 +32,7 @@ def test_padding_takes_the_value_asked_for(lengths: list[int], padding: int) -> 
 
 @settings(deadline=None)
 @given(LENGTHS, st.integers(0, 9), st.integers(0, 4), st.integers(0, 4))
-def test_reflection_begins_at_each_rows_own_end(lengths: list[int], padding: int, left: int, right: int) -> None:
+def test_reflection_starts_at_the_end_of_each_row(lengths: list[int], padding: int, left: int, right: int) -> None:
     x, counts = rows(lengths, padding)
     reflected = reflect(x, counts, left, right)
     assert reflected.shape == (len(lengths), 3, left + x.shape[2] + right)
@@ -43,7 +43,7 @@ def test_reflection_begins_at_each_rows_own_end(lengths: list[int], padding: int
 
 @settings(deadline=None)
 @given(LENGTHS)
-def test_means_are_of_own_steps(lengths: list[int]) -> None:
+def test_means_cover_valid_steps_only(lengths: list[int]) -> None:
     x, counts = rows(lengths, 7)
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2)):
         means = masked_mean(x.to(dtype), counts)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.golden.cases import CASES
-from tests.golden.official import GOLDEN, LOGITS, Arrays, asked, checkpoint_of, num_rows, read
+from tests.golden.official import GOLDEN, LOGITS, Arrays, checkpoint_of, num_rows, official_arguments, read
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.layers import attend_causal
 from tts_batch.model.prompt import build_prompt, embed_prompt
@@ -64,7 +64,7 @@ def test_logits_of_the_first_tokens(name: str, row: int) -> None:
 
 def talker_logits(model: Qwen3TTS, name: str, row: int, codes: Tensor) -> Tensor:
     """[frames + 1, vocabulary] after the prompt of a golden row and these frames [frames, 16]."""
-    arrays, arguments, talker = read(name), asked(name, row), model.talker
+    arrays, arguments, talker = read(name), official_arguments(name, row), model.talker
     x_vector, ref_codes = (
         torch.from_numpy(arrays[key]) if key in arrays else None
         for key in (f"ref_spk_embedding_{row}", f"ref_code_{row}")

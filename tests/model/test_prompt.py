@@ -1,4 +1,4 @@
-"""Prompts against the official package's, and what happens to requests that do not fit."""
+"""Prompts against the official package's, and the errors of requests that do not suit the model."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_default_layout_is_the_task_s(kind: str, request_: dict[str, Any], d
     assert prompts[None] == prompts[default] != prompts[not default]
 
 
-def test_a_reference_stands_where_its_parts_belong() -> None:
+def test_positions_of_a_reference() -> None:
     icl = build("base", **VOICE)
     assert (icl.codec_ids.count(X_VECTOR), icl.codec_ids.count(REF_FRAME)) == (1, VOICE["num_ref_frames"])
     only = build("base", x_vector_only=True, **VOICE)
@@ -149,7 +149,7 @@ def test_no_text_reaches_into_the_template(text: str) -> None:
     assert max(ids) < model.config.im_start_token_id  # control tokens come after the text's
 
 
-def test_a_part_that_is_not_there_adds_nothing() -> None:
+def test_an_empty_part_adds_nothing() -> None:
     talker, prompt = load("voice_design").talker, build("voice_design")
     assert prompt.codec_ids[:3] == (EMPTY,) * 3
     role = talker.project_text(torch.tensor(prompt.text_ids[:3]))
@@ -171,7 +171,7 @@ def test_a_part_that_is_not_there_adds_nothing() -> None:
         ("base", VOICE | {"ref_text": ""}, "ref_text_missing"),
     ],
 )
-def test_a_request_that_does_not_fit_says_why(kind: str, request_: dict[str, Any], reason: str) -> None:
+def test_a_request_that_does_not_suit_the_model_has_a_reason(kind: str, request_: dict[str, Any], reason: str) -> None:
     with pytest.raises(PromptError) as caught:
         build(kind, **request_)
     assert caught.value.reason == reason

@@ -1,4 +1,4 @@
-"""The tiny checkpoints: the values that the golden arrays were made with, whoever builds them and how many at once."""
+"""The tiny checkpoints: recorded values, and one cached build for any number of processes."""
 
 from __future__ import annotations
 

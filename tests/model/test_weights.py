@@ -36,7 +36,7 @@ def write(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_arrive_in_the_dtype_asked_for(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_values_have_the_requested_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     module = network()
     load_weights(module, write(tmp_path / "model.safetensors", values()), CPU, dtype)
     for name, tensor in module.state_dict().items():

@@ -1,4 +1,4 @@
-"""Clips of unlike length encoded together: each gets what it gets alone, to its last, partial frame."""
+"""Clips of different lengths in one batch: each has the codes that it has alone, to its last, partial frame."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_half_a_second_beside_thirteen(tokenizer: SpeechTokenizer) -> None:
         np.testing.assert_array_equal(codes[: len(alone)].numpy()[is_sure], alone[is_sure])
 
 
-def test_without_lengths_padding_is_heard(tokenizer: SpeechTokenizer) -> None:
+def test_without_lengths_padding_changes_the_codes(tokenizer: SpeechTokenizer) -> None:
     """Why the lengths are there: a clip with zeros behind it is another clip."""
     clip = read_clip("ref_a_24k")[:5_000]
     batch = pad_sequence([clip, read_clip("ref_a_24k")[:9_000]], batch_first=True)
     with torch.no_grad():
-        heard = tokenizer.encoder.latent(batch[:, None])[0, :, 2]
+        in_batch = tokenizer.encoder.latent(batch[:, None])[0, :, 2]
         alone = tokenizer.encoder.latent(clip[None, None])[0, :, 2]
-    assert (heard - alone).abs().max() > 100 * LATENT
+    assert (in_batch - alone).abs().max() > 100 * LATENT

@@ -1,4 +1,4 @@
-"""Where decodes are cut."""
+"""The pieces of a long decode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec against the official package, and what its decoder promises: causal, batchable, cut at the seams."""
+"""The codec against the official package, and the properties of its decoder: causal, batchable, cut at the seams."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_chunks_are_the_audio_cut_at_the_seams(tokenizer: SpeechTokenizer) -> No
     assert torch.equal(torch.cat(chunks), tokenizer.decode(codes))
 
 
-def test_a_seam_is_heard(tokenizer: SpeechTokenizer) -> None:
+def test_a_seam_changes_the_audio(tokenizer: SpeechTokenizer) -> None:
     codes = random_codes(310)
     with torch.no_grad():
         whole = tokenizer.decoder(codes.T[None])[0]

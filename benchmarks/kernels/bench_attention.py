@@ -12,12 +12,12 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.timing import capture, median_ms
 from tts_batch.engine.kernels import attention, predictor_attention
 from tts_batch.engine.kernels.attention import decode_attention
 from tts_batch.engine.kernels.rotary_cache import Rotation
@@ -71,25 +71,11 @@ def microseconds(calls: list[Callable[[], Tensor]]) -> float:
                 call()
 
     try:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-    except Exception as error:
+        graph = capture(run)
+    except Exception as error:  # too much shared memory for this launch
         print(f"{type(error).__name__}: {error}"[:200])
         return float("nan")
-    times = []
-    for _ in range(12):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return median(times[2:]) * 1e3 / (4 * len(calls))
+    return median_ms(graph.replay, 10) * 1e3 / (4 * len(calls))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.timing import capture, median_ms
 from benchmarks.kernels.tune_code2wav import Checks, relative_error, table, tune
 from tts_batch.engine.code2wav.fast_decoder import FastCodecDecoder
 from tts_batch.model.config import CodecDecoderConfig
@@ -55,24 +56,14 @@ def random_codes(batch: int, frames: int) -> Tensor:
     return torch.randint(0, RELEASED.codebook_size, (batch, 16, frames), device="cuda")
 
 
-def graph_us(run: Callable[[], object], calls: int = 5, replays: int = 3) -> float:
+def graph_us(run: Callable[[], object], calls: int = 5) -> float:
     """The median of one call, in microseconds, from a CUDA graph of several."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run_all() -> None:
         for _ in range(calls):
             run()
-    graph.replay()
-    times = []
-    for _ in range(replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / calls)
-    return sorted(times)[len(times) // 2]
+
+    return 1000 * median_ms(capture(run_all).replay, 3) / calls
 
 
 def time_decoder(fast: FastCodecDecoder, label: str) -> list[str]:

@@ -11,14 +11,13 @@ most 16. `first_s` is the first frame at a shape, compilation included.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from benchmarks.kernels.timing import capture, median_ms
 from tts_batch.engine.kernels.small_batch import MOST_ROWS
 from tts_batch.engine.loops import DEFAULT_LIMITS
 from tts_batch.engine.noise import seed_words
@@ -86,32 +85,6 @@ def build_state(weights: PackedTalker, rows: int, context: int, max_frames: int)
     return FrameLoop(weights, state, kv, EOS_ID, DEFAULT_LIMITS), torch.arange(rows, dtype=torch.int32, device="cuda")
 
 
-def timed_ms(run: Callable[[], object], repeats: int) -> float:
-    """The median in milliseconds, by CUDA events."""
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
-def graph_of(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Warm up, then capture."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
 def measure(weights: PackedTalker, rows: int, context: int, profile: str | None = None) -> str:
     """A line of the table, from its third column on."""
     loop, slots = build_state(weights, rows, context, max_frames=200)
@@ -121,10 +94,10 @@ def measure(weights: PackedTalker, rows: int, context: int, profile: str | None 
     run_frame()
     torch.cuda.synchronize()
     first_s = time.monotonic() - started_s
-    eager_ms = timed_ms(run_frame, 4)
-    graph = graph_of(run_frame)
-    frame_ms = timed_ms(graph.replay, 30)
-    predictor_ms = timed_ms(graph_of(partial(loop._choose_codes, slots, hidden)).replay, 20)
+    eager_ms = median_ms(run_frame, 4)
+    graph = capture(run_frame)
+    frame_ms = median_ms(graph.replay, 30)
+    predictor_ms = median_ms(capture(partial(loop._choose_codes, slots, hidden)).replay, 20)
     if profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
             for _ in range(3):

@@ -15,7 +15,6 @@ import math
 import multiprocessing
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.kernels.timing import capture, median_ms
 from tts_batch.engine.kernels import small_batch as kernels
 from tts_batch.engine.kernels.activation import silu_mul
 from tts_batch.engine.kernels.norm import add_rms_norm_
@@ -192,21 +192,12 @@ def time_cases(device: int, cases: list[tuple[Product, int, list[Tile]]], second
 
 def graph_us(run: Callable[[int], object], copies: int) -> float:
     """The median of one call in microseconds, with the copies of the weights in rotation."""
-    run(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run_all() -> None:
         for copy in range(copies):
             run(copy)
-    times = []
-    for _ in range(8):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return 1000 * statistics.median(times[2:]) / copies
+
+    return 1000 * median_ms(capture(run_all).replay, 6) / copies
 
 
 def run_in_processes(function: Callable[..., list], arguments: list[tuple], seconds: float) -> list[list]:

@@ -251,8 +251,12 @@ def test_the_audio_of_failed_attempts_is_kept_when_that_is_asked_for() -> None:
 def test_of_split_rows_the_failed_pieces_or_the_failed_whole_are_kept() -> None:
     files = finish(attempt(SILENT, GOOD, LENGTH), KEPT).files
     assert set(files) == {quarantine_path("a", 1, 1), quarantine_path("a", 1, 3)}
-    files = finish(attempt(SILENT_EDGE, SILENT_EDGE, replace(GOOD, audio=tone(8.0))), KEPT).files
-    assert set(files) == {quarantine_path("a", 1)}
+    task = attempt(SILENT_EDGE, replace(GOOD, audio=np.concatenate([silence(2.8), tone()])), attempts=3)
+    first, second = task.results
+    whole = finish(replace(task, results=(first, replace(second, attempt=2, seed=201))), KEPT)
+    assert set(whole.files) == {quarantine_path("a", 1)}
+    audio, _ = soundfile.read(io.BytesIO(whole.files[quarantine_path("a", 1)]))
+    assert len(audio) == round((1.0 + 2.8 + 0.3 + 2.8 + 1.0) * RATE_HZ)
 
 
 @pytest.mark.parametrize(

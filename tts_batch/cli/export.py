@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tts_batch.choices import EXPORT_FORMATS
+from tts_batch.cli.options import json_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--ref-audio", metavar="FILE", type=click.Path(path_type=Path), help="The reference of all rows "
               "(qwen-sft). Default: the clip whose length is nearest to 8 s.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was exported to stdout, as JSON.")
+@json_option("Print what was exported to stdout, as JSON.")
 def export(run: Path, name: str, out: Path, overwrite: bool, as_json: bool, **options: Any) -> ExitStatus:
     """Write the finished clips of the run in DIR as a dataset, in input order, without encoding them again.
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from tts_batch.cli.options import json_option
+
 # The released speakers' native languages; each speaks all ten.
 _NATIVE = {
     "aiden": "english",
@@ -25,7 +27,7 @@ _DIALECTS = {"dylan": "beijing_dialect", "eric": "sichuan_dialect"}
 
 @click.command()
 @click.option("--model", help="A CustomVoice checkpoint. Default: the voices of the released ones.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 def voices(model: str | None, as_json: bool) -> None:
     """List the built-in speakers and the languages of a CustomVoice model.
 

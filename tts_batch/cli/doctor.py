@@ -15,7 +15,7 @@ from tts_batch.cli.options import json_option
 from tts_batch.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from tts_batch.doctor.finding import Finding
+    from tts_batch.doctor import Finding
 
 
 @click.command()

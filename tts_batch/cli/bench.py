@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.choices import (
-    BENCH_CACHES,
-    BENCH_SHAPES,
-    BENCH_WORKLOADS,
-    DEVICES,
-    DTYPES,
-    PLACEMENTS,
-    PROFILES,
-    RUNNERS,
-)
+from tts_batch.choices import BENCH_CACHES, BENCH_SHAPES, BENCH_WORKLOADS
+from tts_batch.engine.choices import DEVICES, DTYPES, PLACEMENTS, PROFILES, RUNNERS
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 
 if TYPE_CHECKING:

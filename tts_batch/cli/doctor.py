@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tts_batch.choices import DEVICES, DTYPES
 from tts_batch.cli.options import json_option
+from tts_batch.engine.choices import DEVICES, DTYPES
 from tts_batch.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:

@@ -78,6 +78,10 @@ class JobConfig(BaseModel):
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
     engine: str = _option(MODEL, "native", "'native' or 'package.module:factory'.", "NAME")
+    engine_options: dict[str, str] = Field(
+        {},
+        description="EngineConfig.options: knobs of the native engine's profile, or what an engine of your own reads.",
+    )
     runner: RunnerName | None = _option(MODEL, None, "Default: v2 on CUDA, else v1.")
     device: DeviceName = _option(MODEL, "auto", "Where to compute.")
     dtype: DtypeName = _option(MODEL, "auto", "Number format of the weights; auto: bfloat16 where it is in hardware.")
@@ -193,6 +197,7 @@ class JobOptions(TypedDict, total=False):
     model: str | None
     model_revision: str | None
     engine: str
+    engine_options: Mapping[str, str]
     runner: RunnerName | None
     device: DeviceName
     dtype: DtypeName

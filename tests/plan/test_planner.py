@@ -140,7 +140,14 @@ def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int
     assert words in note
 
 
-@pytest.mark.parametrize(("engine", "words"), [("vllm", "not in this version"), ("nativ", "'nativ' is not one of")])
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "not in this version"),
+        ("nativ", "'nativ' is not one of"),
+        ("no_such.module:create", "no module 'no_such.module'"),
+    ],
+)
 def test_an_engine_that_there_is_not_is_refused_before_anything_starts(
     planner: Planner, engine: str, words: str
 ) -> None:

@@ -67,10 +67,14 @@ class JobCommand(click.Command):
 
 @cache
 def job_params(*, show_defaults: bool = True) -> dict[str, click.Parameter]:
-    """Return the click parameter of each key of JobConfig. Whether or not its help shows a default, it has none."""
+    """Return the click parameter of each key of JobConfig that has one; recipes and Python know the others too.
+
+    Whether or not its help shows a default, it has none.
+    """
     from tts_batch.config import JobConfig
 
-    return {name: _param(name, field, show_defaults) for name, field in JobConfig.model_fields.items()}
+    fields = JobConfig.model_fields.items()
+    return {name: _param(name, field, show_defaults) for name, field in fields if field.json_schema_extra}
 
 
 def _param(name: str, field: FieldInfo, show_default: bool) -> click.Parameter:

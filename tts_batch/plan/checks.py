@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tts_batch.config import JobConfig
 from tts_batch.dataset.audio import LONG_REFERENCE_S, SHORT_REFERENCE_S
 from tts_batch.dataset.notes import Notes
+from tts_batch.engine.registry import has_module
 from tts_batch.errors import UsageError
 from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
@@ -21,11 +22,16 @@ _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
 
 
 def check_engine(engine: str) -> None:
-    """Raise UsageError for an unknown engine. A factory is checked where it is called, in its worker."""
+    """Raise UsageError for an unknown engine. A factory itself is looked for where it is called, in its worker."""
     if engine == "vllm":
         raise UsageError("--engine vllm is not in this version: leave it out, or write --engine native.")
     if engine != "native" and ":" not in engine:
         raise UsageError(f"--engine {engine!r} is not one of native, package.module:factory.")
+    module = engine.partition(":")[0]
+    if ":" in engine and not has_module(module):
+        raise UsageError(
+            f"--engine {engine!r}: there is no module {module!r} in the working folder or among the installed packages."
+        )
 
 
 def remark_settings(config: JobConfig, notes: Notes) -> None:
@@ -50,10 +56,10 @@ def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes:
 
 def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
     """Remark on a row that will run. `reference_s` is the length of its reference, where known."""
-    model = group.checkpoint.config
-    if row.instruct is not None and not model.takes_instruct:
+    model = group.checkpoint.config if group.checkpoint else None
+    if model and row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)
-    if model.supported_languages == ("auto", "english") and _NOT_ENGLISH.search(row.text):
+    if model and model.supported_languages == ("auto", "english") and _NOT_ENGLISH.search(row.text):
         notes.add("the text has letters that English lacks, and the model speaks only English", row.source)
     if group.name == "tiny" and group.task == "base" and row.non_streaming is False:
         notes.add("clones of tiny are hard to understand where non_streaming is false: leave it out", row.source)

@@ -221,7 +221,7 @@ class _Job:
         for planned in self._planned():
             if self._stop.requested:
                 return
-            if planned.model_group is None or planned.model_group.task != group.model.task:
+            if planned.model_group is not group.model:
                 continue
             self._left -= 1
             standing = before.index.standing(planned, mixed=before.mixed)

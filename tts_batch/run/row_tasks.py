@@ -64,7 +64,7 @@ def open_engine_message(
         engine=config.engine,
         engine_config=engine_config(config, model, device.kind),
         rules=clip_rules(config, model),
-        labels=EngineLabels(model.name, model.checkpoint.revision, config.engine),
+        labels=EngineLabels(model.name, model.revision, config.engine),
         deadlines=Deadlines(*limits, config.row_time_limit),
         max_clip_processes=max(1, min(MAX_CLIP_PROCESSES, len(os.sched_getaffinity(0)) // (2 * num_workers))),
     )
@@ -85,8 +85,8 @@ def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
 def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
     """Return what an engine for one of the run's models is opened with."""
     return EngineConfig(
-        model=str(model.checkpoint.path),
-        model_revision=model.checkpoint.revision,
+        model=str(model.checkpoint.path) if model.checkpoint else "",
+        model_revision=model.revision,
         device=device_kind,
         dtype=config.dtype,
         runner=config.runner,
@@ -98,6 +98,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
+        options=config.engine_options,
         cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
 

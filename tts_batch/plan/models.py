@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tts_batch.cache import cache_folder, unusable
@@ -14,8 +13,8 @@ from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
 from tts_batch.plan.budget import TINY_FRAMES_PER_TOKEN
+from tts_batch.plan.checks import task_of
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
-from tts_batch.plan.tasks import task_of
 from tts_batch.records import Row
 
 if TYPE_CHECKING:
@@ -74,19 +73,15 @@ def find_checkpoint(model: str, revision: str | None = None, task: Task = "custo
     try:
         if model not in TINY_MODELS:
             return resolve_checkpoint(model, revision)
-        return replace(resolve_checkpoint(str(_build_tiny(model, task))), name=model)
+        from tts_batch.model.tiny import build_tiny
+
+        folder = cache_folder()
+        try:
+            return replace(resolve_checkpoint(str(build_tiny(model, task, cache_dir=folder))), name=model)
+        except OSError as error:
+            raise unusable(folder, error) from error
     except CheckpointError as error:
         raise CannotContinueError(str(error)) from error
-
-
-def _build_tiny(model: str, task: Task) -> Path:
-    from tts_batch.model.tiny import build_tiny
-
-    folder = cache_folder()
-    try:
-        return build_tiny(model, task, cache_dir=folder)
-    except OSError as error:
-        raise unusable(folder, error) from error
 
 
 class Models:
@@ -111,13 +106,9 @@ class Models:
         fits the row is unavailable.
         """
         task = task_of(row, self._fixed)
-        group = self.groups.get(task)
-        if group is None:
-            group = self.groups[task] = self._open_for(task)
-        return group
-
-    def _open_for(self, task: Task) -> ModelGroup:
-        return self._open(find_checkpoint(self._config.model or OFFICIAL[task], task=task))
+        if task not in self.groups:
+            self.groups[task] = self._open(find_checkpoint(self._config.model or OFFICIAL[task], task=task))
+        return self.groups[task]
 
     def _open(self, checkpoint: Checkpoint) -> ModelGroup:
         sampling = _sampling(self._config, checkpoint)

@@ -12,11 +12,10 @@ from tts_batch.dataset.notes import Notes
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import RowError
 from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
-from tts_batch.plan.checks import remark_length, remark_row
+from tts_batch.plan.checks import check_task, remark_length, remark_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
-from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
 _LIKE_A_TAKE = re.compile(r".*__take[0-9]+", re.DOTALL)

@@ -142,14 +142,6 @@ class Plan:
         return self.num_rows - self.num_failed
 
     @property
-    def expected_audio_s(self) -> float:
-        return sum(group.expected_audio_s for group in self.groups)
-
-    @property
-    def budget_frames(self) -> int:
-        return sum(group.budget_frames for group in self.groups)
-
-    @property
     def expected_end_token_failures(self) -> float:
         """Rows, or pieces, that will probably use their whole budget at the first attempt."""
         return sum(group.num_pieces for group in self.groups) * END_TOKEN_FAILURE_RATE
@@ -167,8 +159,8 @@ class Plan:
             "failures": dict(self.failures),
             "examples": [_describe_failure(row) for row in self.examples],
             "models": [group.to_dict() for group in self.groups],
-            "expected_audio_hours": self.expected_audio_s / 3600,
-            "budget_frames": self.budget_frames,
+            "expected_audio_hours": sum(group.expected_audio_s for group in self.groups) / 3600,
+            "budget_frames": sum(group.budget_frames for group in self.groups),
             "expected_end_token_failures": self.expected_end_token_failures,
             "tables": [report.to_dict() for report in self.tables],
             "notes": list(self.notes),

@@ -1,4 +1,4 @@
-"""The task of a row, whether its model can do it, and remarks on rows and settings that often give bad clips."""
+"""The task of a row, whether its model can do it, and notes on rows and settings that often give bad clips."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _reject(row: Row, column: str, because: str) -> None:
         )
 
 
-def remark_settings(config: JobConfig, notes: Notes) -> None:
-    """Remark on sampling that is known to go wrong."""
+def note_settings(config: JobConfig, notes: Notes) -> None:
+    """Add a note on sampling that is known to go wrong."""
     for name in ("temperature", "subtalker_temperature"):
         value = getattr(config, name)
         if value is not None and not 0.3 <= value <= 1.5 and not config.greedy:
@@ -110,8 +110,8 @@ def remark_settings(config: JobConfig, notes: Notes) -> None:
             )
 
 
-def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes: Notes) -> None:
-    """Remark on a text that is long, or split; `pieces_s` are the expected seconds of its pieces, most often one."""
+def note_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes: Notes) -> None:
+    """Add a note on a text that is long, or split; `pieces_s`: the expected seconds of its pieces, most often one."""
     if group.name == "tiny" and max(pieces_s) > TINY_LONG_TEXT_S:
         notes.add("tiny is hard to understand beyond about 40 words: --split-text 100 speaks pieces", row.source)
     elif max(pieces_s) > LONG_TEXT_S:
@@ -120,8 +120,8 @@ def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes:
         notes.add("a split text of VoiceDesign: each piece gets its own voice, which may differ", row.source)
 
 
-def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
-    """Remark on a row that will run. `reference_s` is the length of its reference, where known."""
+def note_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:
+    """Add a note on a row that will run. `reference_s` is the length of its reference, where known."""
     model = group.checkpoint.config
     if row.instruct is not None and not model.takes_instruct:
         notes.add("instruct is dropped: the 0.6B CustomVoice was not trained to follow one", row.source)

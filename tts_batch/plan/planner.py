@@ -15,7 +15,7 @@ from tts_batch.dataset.notes import Notes, ReadReport
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import RowError, UsageError
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
-from tts_batch.plan.checks import check_engine, remark_settings
+from tts_batch.plan.checks import check_engine, note_settings
 from tts_batch.plan.fingerprint import run_fingerprint, run_settings
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
@@ -188,7 +188,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """
     notes = Notes()
     check_engine(config.engine)
-    remark_settings(config, notes)
+    note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}
     shard = Shard.parse(config.shard)

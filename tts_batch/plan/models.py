@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tts_batch.cache import cache_folder, unusable
@@ -19,8 +18,8 @@ from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
 from tts_batch.plan.budget import TINY_FRAMES_PER_TOKEN
+from tts_batch.plan.checks import task_of
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
-from tts_batch.plan.tasks import task_of
 from tts_batch.records import Row
 
 if TYPE_CHECKING:
@@ -93,19 +92,15 @@ def find_checkpoint(model: str, revision: str | None = None, task: Task = "custo
     try:
         if model not in TINY_MODELS:
             return resolve_checkpoint(model, revision)
-        return replace(resolve_checkpoint(str(_build_tiny(model, task))), name=model)
+        from tts_batch.model.tiny import build_tiny
+
+        folder = cache_folder()
+        try:
+            return replace(resolve_checkpoint(str(build_tiny(model, task, cache_dir=folder))), name=model)
+        except OSError as error:
+            raise unusable(folder, error) from error
     except CheckpointError as error:
         raise CannotContinueError(str(error)) from error
-
-
-def _build_tiny(model: str, task: Task) -> Path:
-    from tts_batch.model.tiny import build_tiny
-
-    folder = cache_folder()
-    try:
-        return build_tiny(model, task, cache_dir=folder)
-    except OSError as error:
-        raise unusable(folder, error) from error
 
 
 class Models:

@@ -15,7 +15,7 @@ from tts_batch.dataset.notes import Notes, ReadReport
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import RowError, UsageError
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
-from tts_batch.plan.checks import check_engine, remark_settings
+from tts_batch.plan.checks import check_engine, note_settings
 from tts_batch.plan.fingerprint import run_fingerprint, run_settings
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
@@ -146,14 +146,6 @@ class Plan:
         return self.num_rows - self.num_failed
 
     @property
-    def expected_audio_s(self) -> float:
-        return sum(group.expected_audio_s for group in self.groups)
-
-    @property
-    def budget_frames(self) -> int:
-        return sum(group.budget_frames for group in self.groups)
-
-    @property
     def expected_end_token_failures(self) -> float:
         """Rows, or pieces, that will probably use their whole budget at the first attempt."""
         return sum(group.num_pieces for group in self.groups) * END_TOKEN_FAILURE_RATE
@@ -171,8 +163,8 @@ class Plan:
             "failures": dict(self.failures),
             "examples": [_describe_failure(row) for row in self.examples],
             "models": [group.to_dict() for group in self.groups],
-            "expected_audio_hours": self.expected_audio_s / 3600,
-            "budget_frames": self.budget_frames,
+            "expected_audio_hours": sum(group.expected_audio_s for group in self.groups) / 3600,
+            "budget_frames": sum(group.budget_frames for group in self.groups),
             "expected_end_token_failures": self.expected_end_token_failures,
             "tables": [report.to_dict() for report in self.tables],
             "notes": list(self.notes),
@@ -200,7 +192,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """
     notes = Notes()
     check_engine(config.engine)
-    remark_settings(config, notes)
+    note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}
     shard = Shard.parse(config.shard)

@@ -12,11 +12,10 @@ from tts_batch.dataset.notes import Notes
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import RowError
 from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
-from tts_batch.plan.checks import remark_length, remark_row
+from tts_batch.plan.checks import check_task, note_length, note_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
-from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
 _LIKE_A_TAKE = re.compile(r".*__take[0-9]+", re.DOTALL)
@@ -123,8 +122,8 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Pl
     other_positions += sum(group.tokenizer.count_cached(text) for text in (row.ref_text, row.instruct) if text)
     texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
-    remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
-    remark_row(row, group, reference_s, notes)
+    note_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
+    note_row(row, group, reference_s, notes)
     return PlannedRow(row, group, reference_key, pieces)
 
 

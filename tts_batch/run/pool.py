@@ -184,7 +184,7 @@ class Pool:
         return find_room(worker.assigned, all_assigned, left, LOOKAHEAD if worker.is_ready else MESSAGE_ROWS)
 
     def _read_ahead(self) -> bool:
-        """While no engine is open, read the rows to choose from, and those that all ask for at once; False when done."""
+        """While no engine is open, read rows to choose from, and those that all ask for at once; False when done."""
         wanted = max(ORDERED_ROWS, LOOKAHEAD * len(self._workers))
         if any(worker.is_ready for worker in self._workers) or self._dispatch.waiting >= wanted:
             return False

@@ -187,14 +187,6 @@ def test_codes_that_are_none_fail_their_own_request(model: Qwen3TTS) -> None:
         references.encode(odd, with_codes=True)
 
 
-def test_a_clip_that_was_not_taken_is_let_go_of(model: Qwen3TTS) -> None:
-    loads, references = Loads(), References(model)
-    references.load_ahead([loads.voice("a"), loads.voice("b")])
-    references.load(loads.voice("a"), with_codes=True)
-    references.encode_loaded()
-    assert references._ahead._clips == {}
-
-
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("too long"), ValueError("not a clip")])
 def test_what_cannot_be_encoded_leaves_the_others_alone(
     model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch, error: Exception

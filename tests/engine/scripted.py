@@ -37,8 +37,8 @@ class ScriptedPreparer:
     def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
         pass
 
-    def load(self, request: SpeechRequest) -> bool:
-        return False
+    def load(self, request: SpeechRequest) -> None:
+        pass
 
     def encode_loaded(self) -> None:
         pass

@@ -418,34 +418,17 @@ def test_a_row_that_lost_its_numbers_is_no_clip() -> None:
 @pytest.mark.usefixtures("patient")
 def test_requests_that_take_long_to_load_do_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_loop, "BURST", 2)
+    monkeypatch.setattr(compute_loop, "TAKE_IN_S", 0.0)
     steps_before: dict[str, int] = {}
     runner = ScriptedRunner(8)
 
     class Watched(ScriptedPreparer):
-        def load(self, request: SpeechRequest) -> bool:
+        def load(self, request: SpeechRequest) -> None:
             steps_before[request.request_id] = runner.num_steps
-            return True
 
     results = run_scripted([ask(n, max_frames=9) for n in "abcdef"], runner, preparer=Watched())
     assert len(results) == 6
     assert steps_before == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_burst_ends_with_the_new_voices_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute_loop, "BURST_VOICES", 2)
-    bursts: list[list[str]] = [[]]
-
-    class Watched(ScriptedPreparer):
-        def load(self, request: SpeechRequest) -> bool:
-            bursts[-1].append(request.request_id)
-            return request.request_id in "adefh"  # the others know their voice
-
-        def encode_loaded(self) -> None:
-            bursts.append([])
-
-    run_scripted([ask(name) for name in "abcdefghi"], ScriptedRunner(12), preparer=Watched())
-    assert bursts == [["a", "b", "c", "d"], ["e", "f"], ["g", "h", "i"], []]
 
 
 @pytest.mark.usefixtures("patient")
@@ -459,7 +442,7 @@ def test_the_references_of_the_next_requests_are_loaded_ahead(monkeypatch: pytes
             ahead.append("".join(request.request_id for request in requests))
 
     run_scripted([ask(name) for name in "abcdef"], ScriptedRunner(12), preparer=Watched())
-    assert ahead == ["abc", "cde", "ef"]
+    assert [names for names in ahead if names] == ["abc", "cde", "ef"]
 
 
 @pytest.mark.usefixtures("patient")
@@ -468,9 +451,8 @@ def test_a_burst_is_loaded_then_encoded_then_prepared(monkeypatch: pytest.Monkey
     steps: list[str] = []
 
     class Watched(ScriptedPreparer):
-        def load(self, request: SpeechRequest) -> bool:
+        def load(self, request: SpeechRequest) -> None:
             steps.append(f"load {request.request_id}")
-            return False
 
         def encode_loaded(self) -> None:
             steps.append("encode")

@@ -160,9 +160,8 @@ def test_a_request_that_is_never_prepared_ends_as_stalled_before_the_engine_dies
     release = threading.Event()
 
     class Hangs(ScriptedPreparer):
-        def load(self, request: SpeechRequest) -> bool:
+        def load(self, request: SpeechRequest) -> None:
             self.hang(request, "load")
-            return False
 
         def prepare(self, request: SpeechRequest) -> EngineRow:
             self.hang(request, "prepare")

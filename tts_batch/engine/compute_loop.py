@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 Done = TypeVar("Done")
 
-BURST = 128  # requests prepared together at most
+BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
 BURST_AHEAD = 32  # of those that will only wait: it takes less time than the frames that the device is busy with
-BURST_VOICES = 16  # new voices in a burst at most: they are encoded in one pass
 LOAD_AHEAD = 128  # requests whose references are loaded before their turn
+TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
 
@@ -189,27 +189,37 @@ class ComputeLoop:
         self._was_full = is_full
 
     def _take_in(self) -> None:
-        """Prepare one burst of requests, as large as the host can prepare while the device decodes two frames or so."""
-        limit = min(self._runner.room, BURST if self._runner.has_free_slots else BURST_AHEAD)
-        if limit <= 0 or not self._exchange.num_waiting:
-            return
-        self._preparer.load_ahead(self._exchange.next_requests(LOAD_AHEAD))
-        burst: list[SpeechRequest] = []
-        num_voices = 0
-        while len(burst) < limit and num_voices < BURST_VOICES and not self._exchange.is_closed:
-            self._num_preparing = len(burst) + 1  # before it leaves the exchange: `num_wanted` never counts too much
-            taken = self._exchange.take(1)
-            if not taken:
-                break
-            burst += taken
-            with self._watchdog.unit("load", burst[-1].request_id):
-                num_voices += self._preparer.load(burst[-1])
-        with self._watchdog.unit("encode references"):
-            self._preparer.encode_loaded()
-        for request in burst:
-            self._prepare(request)
-        self._num_preparing = 0
-        self._run(self._runner.start_waiting)  # the device reads these prompts while the host goes on
+        """Fill the runner with the requests that are ready, burst by burst; slow ones do not hold up the others.
+
+        While no slot is free, one burst at a time is prepared ahead, between decoded frames.
+        """
+        until_s = time.monotonic() + TAKE_IN_S
+        while True:
+            has_free_slots = self._runner.has_free_slots
+            self._preparer.load_ahead(self._exchange.next_requests(LOAD_AHEAD))
+            burst = self._take(max(0, min(self._runner.room, BURST if has_free_slots else BURST_AHEAD)))
+            if not burst:
+                return
+            for request in burst:
+                if self._exchange.is_closed:
+                    return
+                with self._watchdog.unit("load", request.request_id):
+                    self._preparer.load(request)
+            with self._watchdog.unit("encode references"):
+                self._preparer.encode_loaded()
+            for request in burst:
+                self._prepare(request)
+                self._num_preparing -= 1
+            self._run(self._runner.start_waiting)  # the device reads these prompts while the host prepares the next
+            if not has_free_slots or time.monotonic() > until_s:
+                return
+
+    def _take(self, count: int) -> list[SpeechRequest]:
+        # Counted before they leave the exchange, so that `num_wanted` never counts too much room.
+        self._num_preparing = count = min(count, self._exchange.num_waiting)
+        burst = self._exchange.take(count)
+        self._num_preparing = len(burst)
+        return burst
 
     def _prepare(self, request: SpeechRequest) -> None:
         try:

@@ -122,7 +122,9 @@ class Exchange:
         return self._owed
 
     def next_requests(self, count: int) -> list[SpeechRequest]:
-        """Return the first requests that wait to be taken, `count` at most."""
+        """The first requests that wait to be taken, `count` at most."""
+        if not self._inbox:
+            return []
         with self._changed:
             return list(islice(self._inbox.values(), count))
 

@@ -41,18 +41,19 @@ class Preparer:
         if self._store is not None:
             self._store.flush()
 
+    def warm_up(self) -> None:
+        """Make the first references as fast to encode as later ones."""
+        if self._model.config.kind == "base":
+            self._references.warm_up()
+
     def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
         """Load the references of the next requests, several at once."""
         self._references.load_ahead(r.reference for r in requests if r.reference is not None and self._clones(r))
 
-    def load(self, request: SpeechRequest) -> bool:
-        """Load the request's reference, unless its voice is known; say whether there is one more to encode.
-
-        What goes wrong, `prepare` raises.
-        """
-        if request.reference is None or not self._clones(request):
-            return False
-        return self._references.load(request.reference, with_codes=not request.x_vector_only)
+    def load(self, request: SpeechRequest) -> None:
+        """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""
+        if request.reference is not None and self._clones(request):
+            self._references.load(request.reference, with_codes=not request.x_vector_only)
 
     def encode_loaded(self) -> None:
         """Encode the references that were loaded, together."""

@@ -90,6 +90,10 @@ class References:
         self._ahead = LoadAhead()
         self._loaded: dict[str, tuple[_Entry, bool]] = {}  # for `encode_loaded`, and whether with codes
 
+    def warm_up(self) -> None:
+        """Encode silence, on CUDA: its libraries take seconds for their first pass."""
+        self._encoder.warm_up()
+
     def load_ahead(self, references: Iterable[Reference]) -> None:
         """Load the clips that `load` will ask for, several at once; other clips that wait are dropped."""
         self._ahead.start(
@@ -100,21 +104,15 @@ class References:
             and not (self._store is not None and self._store.holds(reference.key))
         )
 
-    def load(self, reference: Reference, *, with_codes: bool) -> bool:
-        """Load the clip for `encode_loaded`, unless the voice is known; say whether there is one more to encode.
-
-        What goes wrong, `encode` raises.
-        """
+    def load(self, reference: Reference, *, with_codes: bool) -> None:
+        """Load the clip for `encode_loaded`, unless the voice is known. What goes wrong, `encode` raises."""
         try:
             entry = self._load(reference, with_codes)
         except Exception:  # codes of no shape, no memory: met again where it is this one request's failure
-            return False
-        if entry.error is not None or entry.is_whole(with_codes):
-            return False
-        is_new = reference.key not in self._loaded
-        _, codes_too = self._loaded.get(reference.key, (entry, False))
-        self._loaded[reference.key] = entry, with_codes or codes_too
-        return is_new
+            return
+        if entry.error is None and not entry.is_whole(with_codes):
+            _, codes_too = self._loaded.get(reference.key, (entry, False))
+            self._loaded[reference.key] = entry, with_codes or codes_too
 
     def encode_loaded(self) -> None:
         """Encode what was loaded, together. What this fails for, `encode` tries again alone."""

@@ -25,7 +25,7 @@ class PlanSpool:
     """A file without a name in `folder`. Rows are kept as the manifest needs them: recordings by their label alone."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it is closed by `close`)
         self._batch: list[tuple[Any, ...]] = []
         self._is_whole = True  # so far
         self._is_complete = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,27 +145,3 @@ def test_equal_workers_end_together(num_rows: int, batch: int, opened: list[floa
 def test_a_worker_half_as_fast_delays_none_of_the_others(num_rows: int, batch: int, speeds: list[float]) -> None:
     ideal = num_rows / sum(speeds)
     assert finish_time(num_rows, speeds, batch, [0.0] * len(speeds)) <= 1.2 * ideal + batch / min(speeds) + 1
-
-
-def test_rows_are_assigned_longest_first_among_those_that_were_read() -> None:
-    rows = [make_dispatched_of(f"r{number}", expected_s) for number, expected_s in enumerate([1.0, 5.0, 3.0, 5.0, 9.0])]
-    dispatch, assigned = Dispatch(iter(rows)), AssignedRows()
-    dispatch.read_ahead(4)
-    assert [row.id for _ in range(5) if (row := dispatch.take(assigned))] == ["r4", "r1", "r3", "r2", "r0"]
-
-
-def test_rows_that_lost_their_worker_go_before_longer_ones() -> None:
-    rows = [make_dispatched_of(f"r{number}", expected_s) for number, expected_s in enumerate([1.0, 5.0, 9.0])]
-    dispatch, assigned = Dispatch(iter(rows)), AssignedRows()
-    lost = dispatch.take(assigned)
-    assert lost is not None
-    dispatch.reclaim(assigned)
-    assert [row.id for _ in range(3) if (row := dispatch.take(assigned))] == [
-        lost.id,
-        *(row.id for row in reversed(rows) if row is not lost),
-    ]
-
-
-def make_dispatched_of(row_id: str, expected_s: float) -> DispatchedRow:
-    task = make_task(row_id)
-    return DispatchedRow(replace(task, pieces=tuple(replace(piece, expected_s=expected_s) for piece in task.pieces)))

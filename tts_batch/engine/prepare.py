@@ -48,7 +48,9 @@ class Preparer:
 
     def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
         """Load the references of the next requests, several at once."""
-        self._references.load_ahead(r.reference for r in requests if r.reference is not None and self._clones(r))
+        self._references.load_ahead(
+            (r.reference, not r.x_vector_only) for r in requests if r.reference is not None and self._clones(r)
+        )
 
     def load(self, request: SpeechRequest) -> None:
         """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""

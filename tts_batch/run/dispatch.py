@@ -1,13 +1,11 @@
 """Which row is assigned where, between the plan and its end. Pure bookkeeping: no processes, no clocks, no files.
 
-Rows are assigned longest first, so that the last ones to end are short and a device is full for longer; of a long
-table, the longest of the next `ORDERED_ROWS`. A poison row, which kills workers, is found: what an engine had at two
-deaths runs alone, after everything else, and the row that is alone at two deaths fails. The others only run again.
+A poison row, which kills workers, is found: what an engine had at two deaths runs alone, after everything else, and the
+row that is alone at two deaths fails. The others only run again.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,6 @@ from itertools import islice
 
 from tts_batch.ipc.messages import RowTask
 
-ORDERED_ROWS = 8_192  # read before they are assigned, where there is time for it: four times what an engine decodes
 MESSAGE_ROWS = 64  # sent together, and to a worker whose engine is not yet open
 DEATHS_BEFORE_ALONE = 2
 DEATHS_ALONE = 2  # one may have another cause: a machine short of memory, an operator
@@ -33,11 +30,6 @@ class DispatchedRow:
     @property
     def id(self) -> str:
         return self.task.id
-
-    @property
-    def expected_s(self) -> float:
-        """How long its speech is expected to be."""
-        return sum(piece.expected_s for piece in self.task.pieces)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,9 +81,7 @@ class Dispatch:
 
     def __init__(self, source: Iterator[DispatchedRow]) -> None:
         self._source = source
-        self._num_read = 0
-        self._ahead: list[tuple[float, int, DispatchedRow]] = []  # a heap: longest first, then as they were read
-        self._again: deque[DispatchedRow] = deque()  # that lost their worker
+        self._ahead: deque[DispatchedRow] = deque()
         self._suspects: deque[DispatchedRow] = deque()
 
     def take(self, assigned: AssignedRows) -> DispatchedRow | None:
@@ -105,20 +95,17 @@ class Dispatch:
     def exhausted(self) -> bool:
         """Whether every row is assigned or has ended."""
         self._look_ahead()
-        return not (self._again or self._ahead or self._suspects)
+        return not self._ahead and not self._suspects
 
     @property
     def waiting(self) -> int:
         """How many rows were read, or came back, and are not assigned."""
-        return len(self._again) + len(self._ahead) + len(self._suspects)
+        return len(self._ahead) + len(self._suspects)
 
     def read_ahead(self, count: int) -> bool:
         """Read up to `count` rows to be assigned later; False when the source has no more."""
-        num_before = self._num_read
-        for row in islice(self._source, count):
-            heapq.heappush(self._ahead, (-row.expected_s, self._num_read, row))
-            self._num_read += 1
-        return self._num_read - num_before == count
+        self._ahead.extend(rows := [*islice(self._source, count)])
+        return len(rows) == count
 
     def reclaim(self, assigned: AssignedRows) -> DispatchedRow | None:
         """Take back the rows of a dead worker; return the poison row that killed it, if that is clear."""
@@ -137,29 +124,25 @@ class Dispatch:
             if row.deaths >= DEATHS_BEFORE_ALONE:
                 self._suspects.appendleft(row)
             else:
-                self._again.appendleft(row)
+                self._ahead.appendleft(row)
         return poison
 
     def drop(self) -> None:
         """Assign nothing more: the run stops, and what is left stays pending."""
         self._source = iter(())
-        self._again.clear()
         self._ahead.clear()
         self._suspects.clear()
 
     def _choose(self, assigned: AssignedRows) -> DispatchedRow | None:
         if assigned.is_suspect:
             return None
-        if self._again:
-            return self._again.popleft()
         self._look_ahead()
         if self._ahead:
-            return heapq.heappop(self._ahead)[2]
+            return self._ahead.popleft()
         if self._suspects and not len(assigned):
             return self._suspects.popleft()
         return None
 
     def _look_ahead(self) -> None:
-        """Read two rows for each that is assigned, until there is the whole choice."""
-        if len(self._ahead) < ORDERED_ROWS:
-            self.read_ahead(2)
+        if not self._ahead and (row := next(self._source, None)) is not None:
+            self._ahead.append(row)

@@ -26,7 +26,7 @@ from tts_batch.ipc.messages import (
 )
 from tts_batch.ipc.transport import TransportError
 from tts_batch.run.devices import Device
-from tts_batch.run.dispatch import MESSAGE_ROWS, ORDERED_ROWS, Dispatch, DispatchedRow, find_room
+from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, DispatchedRow, find_room
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.worker_process import WorkerProcess
 from tts_batch.store.journal import next_start, read_outcomes, segments_of
@@ -184,9 +184,8 @@ class Pool:
         return find_room(worker.assigned, all_assigned, left, LOOKAHEAD if worker.is_ready else MESSAGE_ROWS)
 
     def _read_ahead(self) -> bool:
-        """While no engine is open, read rows to choose from, and those that all ask for at once; False when done."""
-        wanted = max(ORDERED_ROWS, LOOKAHEAD * len(self._workers))
-        if any(worker.is_ready for worker in self._workers) or self._dispatch.waiting >= wanted:
+        """While no engine is open, read some of the rows that all will ask for at once; False when that is done."""
+        if any(worker.is_ready for worker in self._workers) or self._dispatch.waiting >= LOOKAHEAD * len(self._workers):
             return False
         return self._dispatch.read_ahead(MESSAGE_ROWS)
 

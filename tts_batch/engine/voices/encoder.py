@@ -42,6 +42,10 @@ class ReferenceEncoder:
         self._is_cuda = model.device.type == "cuda"
         self._shapes = shapes or (TOGETHER if self._is_cuda else ALONE)
 
+    def num_spare(self, num_clips: int) -> int:
+        """How many clips more the largest passes have room for, beside these."""
+        return -num_clips % self._shapes.rows[-1]
+
     def warm_up(self) -> None:
         """Run the largest pass that clips share; does nothing where each goes alone."""
         rows = self._shapes.rows[-1]

@@ -40,6 +40,11 @@ class LoadAhead:
             thread.start()
             self._threads.append(thread)
 
+    def has(self, key: str) -> bool:
+        """Whether a clip is loaded and waits for `take`."""
+        clip = self._clips.get(key)
+        return clip is not None and clip.done() and not clip.cancelled() and clip.exception() is None
+
     def take(self, reference: Reference) -> NDArray[np.float32]:
         """The clip, loaded in this thread unless another has begun with it. Raises what its `load` raises."""
         clip = self._clips.pop(reference.key, None)

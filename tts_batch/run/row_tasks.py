@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
-MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
+MAX_CLIP_PROCESSES = 8  # some 400 clips a second each
 
 NEW_SEED_HELPS: tuple[Reason, ...] = (
     "codec_budget_exhausted",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,7 @@ from tts_batch.run.row_tasks import clip_rules, engine_config, row_task
 from tts_batch.run.signals import StoppedEarlyError, StopSignals
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary
+from tts_batch.store.storage import shown, storage_of, working_folder
 from tts_batch.worker.finish import FinishedClip, finish_clip
 from tts_batch.worker.references import Tails
 from tts_batch.worker.row_maker import RowMaker
@@ -80,8 +82,7 @@ def synth(
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
     if not paths:
-        written = write_table(as_arrow(table), folder, job.map)
-        job = job.model_copy(update={"data": (str(written),)})
+        job = job.model_copy(update={"data": (_store_table(table, folder, job.map),)})
     stop = StopSignals()
     try:
         summary = run_job(job, stop=stop)
@@ -92,6 +93,14 @@ def synth(
     if stop.signal_number == signal.SIGINT:
         raise KeyboardInterrupt
     return SynthResult(summary)
+
+
+def _store_table(table: Any, out: Path, mapping: Mapping[str, str]) -> str:
+    """Write rows that have no path into the run folder; return the path or URL of the table."""
+    with working_folder(out, journal=False) as folder:
+        written = write_table(as_arrow(table), folder, mapping)
+        storage_of(folder).publish(written)
+    return str(written) if folder == out else f"{shown(out)}/{written.name}"
 
 
 def _paths(table: Any) -> list[str]:
@@ -145,16 +154,19 @@ class SynthResult:
         """The clips that were made, in input order, each read from disk when its turn comes."""
         named = {"language": "effective_language", "speaker": "effective_speaker"}
         columns = ["id", "text", "status", "audio", "seed", "num_frames", *named.values()]
-        for batch in pq.ParquetFile(self.out / MANIFEST).iter_batches(256, columns=columns):
-            for row in batch.to_pylist():
-                if row["status"] != "ok":
-                    continue
-                audio, sample_rate = soundfile.read(self.out / row["audio"], dtype="float32")
-                effective = {name: row[column] for name, column in named.items() if row[column] is not None}
-                yield Clip(row["id"], row["text"], audio, sample_rate, row["seed"], row["num_frames"], effective)
+        with working_folder(self.out, journal=False, tables=True) as folder:
+            storage = storage_of(folder)
+            for batch in pq.ParquetFile(folder / MANIFEST).iter_batches(256, columns=columns):
+                for row in batch.to_pylist():
+                    if row["status"] != "ok":
+                        continue
+                    audio, sample_rate = soundfile.read(BytesIO(storage.read(row["audio"])), dtype="float32")
+                    effective = {name: row[column] for name, column in named.items() if row[column] is not None}
+                    yield Clip(row["id"], row["text"], audio, sample_rate, row["seed"], row["num_frames"], effective)
 
     def _read(self, name: str) -> pa.Table:
-        return pq.read_table(self.out / name)
+        with working_folder(self.out, journal=False, tables=True) as folder:
+            return pq.read_table(folder / name)
 
 
 class Synthesizer:

@@ -111,18 +111,21 @@ def verify(out: Path, remove_damaged: bool, as_json: bool) -> ExitStatus:
     """
     from tts_batch.store import verify as verifying
 
+    from tts_batch.store.storage import shown, working_folder
+
     kinds: Counter[str] = Counter()
-    for problem in verifying.verify_run(out):
-        kinds[problem.kind] += 1
-        if remove_damaged:
-            verifying.remove_damaged(out, problem)
-        if as_json:
-            fields = {"kind": problem.kind, "path": problem.path, "id": problem.row_id, "message": problem.message}
-            click.echo(json.dumps(fields))
-        else:
-            click.echo(f"{problem.kind}  {problem.path or problem.row_id}  {problem.message}")
+    with working_folder(out, tables=True) as folder:
+        for problem in verifying.verify_run(folder):
+            kinds[problem.kind] += 1
+            if remove_damaged:
+                verifying.remove_damaged(folder, problem)
+            if as_json:
+                fields = {"kind": problem.kind, "path": problem.path, "id": problem.row_id, "message": problem.message}
+                click.echo(json.dumps(fields))
+            else:
+                click.echo(f"{problem.kind}  {problem.path or problem.row_id}  {problem.message}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    click.echo(f"{out}: {counts or 'everything is as the manifest says'}.", err=True)
+    click.echo(f"{shown(out)}: {counts or 'everything is as the manifest says'}.", err=True)
     return ExitStatus.SOME_FAILED if kinds else ExitStatus.OK
 
 
@@ -136,9 +139,11 @@ def _end(summary: JobSummary, as_json: bool) -> ExitStatus:
 
 def describe_summary(summary: JobSummary) -> str:
     """Return the last line of a run: how it ended, and what to do next."""
-    line = f"{summary.out}: {summary.ok} of {summary.rows} rows ok, {summary.audio_s:.0f} s of audio."
+    from tts_batch.store.storage import shown
+
+    line = f"{shown(summary.out)}: {summary.ok} of {summary.rows} rows ok, {summary.audio_s:.0f} s of audio."
     if summary.failed:
-        line += f" {summary.failed} failed: see {summary.out / 'failures.parquet'}."
+        line += f" {summary.failed} failed: see {shown(summary.out / 'failures.parquet')}."
     if summary.pending:
         line += f" {summary.pending} pending: run the same command again to resume."
     elif summary.exit_status == ExitStatus.STOPPED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -15,11 +16,12 @@ from tts_batch.plan.planner import Plan, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.run.resume import resume
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.journal import Outcome, SegmentWriter
-from tts_batch.store.lock import FolderInUseError, RunLock, live_locks
+from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter
+from tts_batch.store.lock import FolderInUseError
 from tts_batch.store.manifest import write_manifests
 from tts_batch.store.run_json import describe_run, now, read_existing_run, read_run, write_run
 from tts_batch.store.status import JobSummary, summarise
+from tts_batch.store.storage import storage_of, working_folder
 
 LAST_SHARD_S = 30.0  # for another shard that ends at this moment
 _ONCE = ("overwrite", "redo", "shard")
@@ -31,7 +33,8 @@ def load_job(out: Path, **changes: Any) -> JobConfig:
 
     Raises UsageError when `out` is not a run folder.
     """
-    run = read_existing_run(out)
+    with working_folder(out, journal=False) as folder:
+        run = read_existing_run(folder)
     options = {name: value for name, value in run["config"].items() if name not in _ONCE}
     there = Path(run["working_folder"])
     options |= {"out": out, "data": [_from(there, path) for path in options["data"]]}
@@ -60,7 +63,7 @@ def find_lines(index: JournalIndex, ids: Iterable[str], reasons: Collection[Reas
     return (line for line in lines if shard.holds(line.id))
 
 
-def reopen(lines: Iterator[Outcome], segment: SegmentWriter) -> int:
+def reopen(lines: Iterator[Outcome], segment: SegmentWriter | PartWriter) -> int:
     """Write that the rows of these lines are pending again, in this run or a later one; return how many they are."""
     count = 0
     while batch := [line.reopened() for line in islice(lines, _BATCH_ROWS)]:
@@ -84,21 +87,24 @@ def finish_run(out: Path) -> JobSummary:
     Raises UsageError when `out` is not a run folder, or in use, or its table or model says other things than it did.
     """
     config = load_job(out)
-    with RunLock(out):
-        return _compact(config, make_plan(config))
+    with working_folder(out) as folder, storage_of(folder).lock():
+        summary = _compact(config.model_copy(update={"out": folder}), make_plan(config))
+        return replace(summary, out=out)
 
 
 def compact_if_last(config: JobConfig, plan: Plan) -> None:
     """Write the manifest when every shard has ended and no row is left. The caller's own lock is released."""
     deadline = time.monotonic() + LAST_SHARD_S
+    storage = storage_of(config.out)
     while time.monotonic() < deadline:
-        if any("-of-" in lock.name for lock in live_locks(config.out)):
+        if any("-of-" in lock for lock in storage.live_locks()):
             return  # a shard is still at work, and will come here itself
+        storage.refresh()
         index = JournalIndex(config.out)
         if index.ok + index.failed < plan.num_planned:
             return
         try:
-            with RunLock(config.out):
+            with storage.lock():
                 _compact(config.model_copy(update={"shard": None}), plan)
                 return
         except FolderInUseError:  # another shard ended at this moment, and compacts

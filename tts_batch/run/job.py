@@ -6,6 +6,7 @@ import errno
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -29,12 +30,13 @@ from tts_batch.run.row_tasks import open_engine_message, row_task
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
+from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
+from tts_batch.store.storage import storage_of, working_folder
 from tts_batch.worker.finish import row_outcome
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
@@ -57,12 +59,19 @@ def run_job(
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
+    with working_folder(config.out) as folder:
+        summary = _run_in(config.model_copy(update={"out": folder}), limits, retry, stop or StopSignals())
+    return replace(summary, out=config.out)
+
+
+def _run_in(
+    config: JobConfig, limits: Limits | None, retry: Collection[Reason], stop: StopSignals
+) -> JobSummary:
     shard = _check_usage(config)
     devices = _chosen_devices(config)
-    stop = stop or StopSignals()
     try:
         with stop:
-            with RunLock(config.out, shard) as lock:
+            with storage_of(config.out).lock(shard) as lock:
                 job = _Job(config, limits or Limits(), stop, lock, shard, devices)
                 with closing(job):
                     summary = job.run(retry)
@@ -128,7 +137,7 @@ class _Job:
         self._started, self._started_at = time.monotonic(), now()
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
-        self._own_segment: SegmentWriter | None = None
+        self._own_segment: SegmentWriter | PartWriter | None = None
         self._plan_spool: PlanSpool | None = None
         self._pool: Pool | None = None
 
@@ -253,11 +262,12 @@ class _Job:
         return self._planned() if kept is None else kept
 
     @property
-    def _segment(self) -> SegmentWriter:
+    def _segment(self) -> SegmentWriter | PartWriter:
         """The segment of what the parent itself records of rows."""
         if self._own_segment is None:
             number = next_run(self._journal)
-            self._own_segment = SegmentWriter(segment_path(self._journal, f"{self._shard.name}parent", number, 1))
+            name = segment_path(self._journal, f"{self._shard.name}parent", number, 1)
+            self._own_segment = storage_of(self._out).open_segment(name)
         return self._own_segment
 
     # Listener

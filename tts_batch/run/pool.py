@@ -30,6 +30,7 @@ from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, DispatchedRow, find_r
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.worker_process import WorkerProcess
 from tts_batch.store.journal import next_start, read_outcomes, segments_of
+from tts_batch.store.storage import storage_of
 
 LOOKAHEAD = 2_048
 """Rows sent to a worker before its engine begins them, at most: as many as a profile decodes together."""
@@ -217,7 +218,7 @@ class Pool:
                 worker.is_closing = True
             case WorkerFailed(error, disk_full):
                 if disk_full:
-                    raise CannotContinueError(f"{error} Make room; the same command resumes.")
+                    raise CannotContinueError(f"{error.rstrip('.')}; the same command resumes.")
                 worker.cause = error
 
     def _end(self, worker: WorkerProcess, end: RowEnd) -> None:
@@ -233,6 +234,7 @@ class Pool:
         how = worker.reap()
         if len(worker.assigned):
             names = worker.segments
+            storage_of(names.journal.parent).refresh(f"{names.worker}/")
             for segment in segments_of(names.journal, names.worker, names.run, names.start):
                 for outcome in read_outcomes(segment):
                     self._end(worker, RowEnd.of(outcome))

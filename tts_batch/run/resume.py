@@ -14,10 +14,11 @@ from tts_batch.errors import UsageError
 from tts_batch.plan.fingerprint import differing_keys
 from tts_batch.plan.shards import Shard
 from tts_batch.store import journal
-from tts_batch.store.clips import remove_clip
+from tts_batch.store.clips import clip_files
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_run
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.storage import storage_of
 
 _JOURNAL_FOLDER = re.compile(r"(shard-\d+-of-\d+-)?(w\d+|parent|references)")
 
@@ -39,6 +40,7 @@ def resume(
     Raises UsageError when it was made with other settings and `allow_mixed` is not given, and when a `journal` is
     there that no run wrote.
     """
+    storage_of(out).refresh()
     _check_journal(out)
     if overwrite:
         _clear(out)
@@ -65,14 +67,15 @@ def _check_journal(out: Path) -> None:
 
 def _clear(out: Path) -> None:
     """Remove what earlier runs made, and nothing else."""
-    for segment in journal.list_segments(out / "journal"):
-        for outcome in journal.read_outcomes(segment):
-            remove_clip(out, outcome.id)
-    for kept in out.glob("quarantine/[0-9a-f][0-9a-f]/*.wav"):
-        kept.unlink()
+    storage = storage_of(out)
+    segments = journal.list_segments(out / "journal")
+    for segment in segments:
+        ids = {outcome.id for outcome in journal.read_outcomes(segment)}
+        storage.remove(name for row_id in ids for name in clip_files(row_id))
+    storage.remove(storage.quarantined())
+    storage.remove(segment.relative_to(out).as_posix() for segment in segments)
     shutil.rmtree(out / "journal", ignore_errors=True)
-    for name in (MANIFEST, FAILURES, "run.json"):
-        (out / name).unlink(missing_ok=True)
+    storage.remove([MANIFEST, FAILURES, "run.json"])
 
 
 def _check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mixed: bool) -> bool:

@@ -33,7 +33,8 @@ from tts_batch.ipc.messages import (
 from tts_batch.ipc.processes import wait_or_kill
 from tts_batch.ipc.transport import Channel, TransportError
 from tts_batch.records import Failure
-from tts_batch.store.journal import read_outcomes, segment_path
+from tts_batch.store.journal import parts_of, read_outcomes, segment_path
+from tts_batch.store.storage import storage_of
 
 log = logging.getLogger(__name__)
 
@@ -230,8 +231,9 @@ class ClipPool:
         process.process.kill()
         status = process.process.wait()
         log.warning("a clip process ended with status %d; another one takes its %d clips", status, len(process.sent))
-        if process.segment.exists():
-            for outcome in read_outcomes(process.segment):
+        storage_of(self._out).refresh(f"{self._segments.worker}/")
+        for part in parts_of(process.segment):
+            for outcome in read_outcomes(part):
                 if outcome.id in process.sent:
                     self._answered(process, outcome.id)
                     yield RowEnd.of(outcome)

@@ -74,7 +74,11 @@ class JobConfig(BaseModel):
 
     # model and engine
     model: str | None = _option(
-        MODEL, None, "Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table.", "NAME"
+        MODEL,
+        None,
+        "Checkpoint folder, its URL (s3://, gs://, hf://), hub id, 'tiny' or 'tiny-random'. Default: what fits "
+        "the table.",
+        "NAME",
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
     engine: str = _option(MODEL, "native", "'native' or 'package.module:factory'.", "NAME")
@@ -156,7 +160,9 @@ class JobConfig(BaseModel):
     strict: bool = _option(TABLE, False, "Unknown columns are errors.")
     audio_root: Path | None = _option(TABLE, None, "The only folder that ref_audio paths may name.", "DIR")
     allow_url: bool = _option(
-        TABLE, False, "ref_audio may be an http(s) URL of the public internet; each is fetched once."
+        TABLE,
+        False,
+        "ref_audio may be a URL: http(s) of the public internet, s3://, gs:// or hf://; each is fetched once.",
     )
 
     # run and output

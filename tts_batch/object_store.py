@@ -108,7 +108,7 @@ class ObjectStore:
             nonlocal tries
             tries += 1
             try:
-                self._fs("pipe_file", self._at(name), content, **({"mode": "create"} if create else {}))
+                self._fs("pipe_file", self._at(name), content, mode="create" if create else "overwrite")
             except FileExistsError:
                 if tries == 1 or self.read(name) != content:  # else it was an earlier try, whose answer was lost
                     raise
@@ -132,7 +132,7 @@ class ObjectStore:
         self._call("read", name, get, 10 * DEADLINE_S)
         temporary.replace(path)
 
-    def list(self, folder: str = "") -> dict[str, StoredObject]:
+    def find(self, folder: str = "") -> dict[str, StoredObject]:
         """Return the objects in a folder and those below it, by name. Raises StoreError."""
         try:
             found = self._call("list", folder, lambda: self._fs("find", self._at(folder), detail=True))
@@ -148,9 +148,16 @@ class ObjectStore:
             return []
         return [facts["name"].rpartition("/")[2] for facts in found if facts["type"] == "file"]
 
+    def size(self, name: str) -> int:
+        """Return the size of an object in bytes. Raises FileNotFoundError, and StoreError."""
+        return self._info(name).num_bytes
+
+    def _info(self, name: str) -> StoredObject:
+        return _stored(self._call("read", name, lambda: self._fs("info", self._at(name))))
+
     def modified(self, name: str) -> datetime:
         """Return when an object was put, by the store's clock. Raises FileNotFoundError, and StoreError."""
-        modified = _stored(self._call("read", name, lambda: self._fs("info", self._at(name)))).modified
+        modified = self._info(name).modified
         if modified is None:
             raise StoreError(f"{self.url} does not say when {name} was written, so that it cannot hold a lock.")
         return modified

@@ -2,7 +2,7 @@
 
 "full_after": NUMBER OF FILES, then the disk is full; "fsync_s": how slow it is; "mute": FILE, a clip process kills its
 worker once, and leaves that file, between a journal line and the message about it; "mute_clip": the same, of itself;
-"clip_exit": STATUS, every clip process ends with it before it has begun.
+"group_s": SECONDS that a group of clips waits for more in an object store; "clip_exit": STATUS, every clip process ends with it before it has begun.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from tts_batch.ipc.messages import (
     SegmentNames,
 )
 from tts_batch.records import Failure
+from tts_batch.store.clip_files import LocalClipFiles
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_outcomes
 from tts_batch.worker import clip_pool
 from tts_batch.worker.clip_pool import ClipPool, ClipProcessError
-from tts_batch.worker.writer import FILE_THREADS
 
 
 def make_clip(row_id: str, finish_reason: str = "stop", reference: ReferenceFile | None = None) -> ClipTask:
@@ -215,7 +215,7 @@ def test_numpy_has_one_thread_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pool.finish()
     threads = Path(f"/proc/{pool.clips.processes[0].process.pid}/task").iterdir()
     names = Counter((thread / "comm").read_text().strip() for thread in threads)
-    assert names.total() <= 1 + 1 + 1 + FILE_THREADS, names  # its main thread and the writer's
+    assert names.total() <= 1 + 1 + 1 + LocalClipFiles.threads, names  # its main thread and the writer's
     pool.close()
 
 

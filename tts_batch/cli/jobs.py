@@ -110,7 +110,6 @@ def verify(out: Path, remove_damaged: bool, as_json: bool) -> ExitStatus:
     clips; it makes damaged ones once they are deleted, as --remove-damaged does. Otherwise nothing is changed.
     """
     from tts_batch.store import verify as verifying
-
     from tts_batch.store.storage import shown, working_folder
 
     kinds: Counter[str] = Counter()

@@ -16,6 +16,7 @@ import fsspec
 from tts_batch.dataset.cells import printable
 from tts_batch.dataset.near_files import near_file
 from tts_batch.errors import UsageError
+from tts_batch.object_store import check_url
 
 TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".list", ".arrow")
 # In a folder, .json, .txt and lists are more often notes and settings than tables: name such a file itself.
@@ -42,6 +43,11 @@ class TableFile:
     def folder(self) -> Path | None:
         """The local folder that relative paths in the table start from; None for a remote table."""
         return Path(self.path).absolute().parent if self.is_local else None
+
+    @property
+    def folder_url(self) -> str | None:
+        """The URL of the folder of a remote table; None for a local one."""
+        return None if self.is_local else str(self.file_system.unstrip_protocol(self.path)).rpartition("/")[0]
 
     @property
     def partitions(self) -> dict[str, str | None]:
@@ -150,7 +156,7 @@ def _data_files(folder: PurePosixPath, file_system: Any) -> set[str] | None:
 
 def _file_system(spec: str) -> tuple[Any, str]:
     try:
-        file_system, path = fsspec.core.url_to_fs(spec)
+        file_system, path = fsspec.core.url_to_fs(check_url(spec))
     except (ImportError, ValueError) as error:
         raise UsageError(f"{printable(spec)} cannot be opened: {error}") from error
     return file_system, path

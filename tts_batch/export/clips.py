@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from tts_batch.export.columns import exported_schema
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run
 from tts_batch.store.schema import MANIFEST
+from tts_batch.store.storage import Sizes, Storage, storage_of
 
 _BATCH_ROWS = 2_000
 _SCANNED = [
@@ -44,6 +44,7 @@ class FinishedClip:
     row: Mapping[str, Any]  # its columns, as `exported_schema` has them
     path: Path
     num_bytes: int
+    storage: Storage  # that it is in
 
     @property
     def suffix(self) -> str:
@@ -53,7 +54,7 @@ class FinishedClip:
     def read(self) -> bytes:
         """Return the bytes of the file. Raises CannotContinueError when it has changed since the export began."""
         try:
-            data = self.path.read_bytes()
+            data = self.storage.read(f"{self.path.parent.name}/{self.path.name}")
         except FileNotFoundError:
             data = b""
         if len(data) != self.num_bytes:
@@ -123,20 +124,22 @@ class FinishedClips:
 
     def _read(self) -> Iterator[FinishedClip]:
         number = position = 0
+        storage = storage_of(self.run)
         for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=["audio", *self.schema.names]):
             for row in batch.to_pylist():
                 if self._chosen[number]:
                     path = self.run / row.pop("audio")
-                    yield FinishedClip(position, row, path, self.sizes[position])
+                    yield FinishedClip(position, row, path, self.sizes[position], storage)
                     position += 1
                 number += 1
 
     def _scan(self) -> array[int]:
         index = JournalIndex(self.run)
+        size_of = storage_of(self.run).sizes(len(index))
         sizes = array("Q")
         for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=_SCANNED):
             for row in batch.to_pylist():
-                size = self._size_to_export(row, index)
+                size = self._size_to_export(row, index, size_of)
                 self._chosen.append(size is not None)
                 if size is not None:
                     sizes.append(size)
@@ -148,13 +151,11 @@ class FinishedClips:
             )
         return sizes
 
-    def _size_to_export(self, row: Mapping[str, Any], index: JournalIndex) -> int | None:
+    def _size_to_export(self, row: Mapping[str, Any], index: JournalIndex, size_of: Sizes) -> int | None:
         if row["status"] != "ok":
             self.left_out[row["reason"] or row["status"]] += 1
             return None
-        try:
-            size = os.stat(self.run / row["audio"]).st_size
-        except FileNotFoundError:
+        if (size := size_of(row["audio"])) is None:
             self.left_out["missing"] += 1
             return None
         if len(index) and size != index.clip_bytes(row):  # a folder without its journal cannot be checked

@@ -36,7 +36,7 @@ from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
-from tts_batch.store.storage import storage_of, working_folder
+from tts_batch.store.storage import storage_of, url_of, working_folder
 from tts_batch.worker.finish import row_outcome
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
@@ -59,14 +59,14 @@ def run_job(
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
+    if (url_of(config.out) or "").startswith("memory:"):
+        raise UsageError("memory:// belongs to one process, and a run has several: use another --out.")
     with working_folder(config.out) as folder:
         summary = _run_in(config.model_copy(update={"out": folder}), limits, retry, stop or StopSignals())
     return replace(summary, out=config.out)
 
 
-def _run_in(
-    config: JobConfig, limits: Limits | None, retry: Collection[Reason], stop: StopSignals
-) -> JobSummary:
+def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason], stop: StopSignals) -> JobSummary:
     shard = _check_usage(config)
     devices = _chosen_devices(config)
     try:

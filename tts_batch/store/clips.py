@@ -7,7 +7,6 @@ import re
 import struct
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 

@@ -119,16 +119,16 @@ class RunLock:
         except FileExistsError:
             return False
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self._content)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(self._holder, file)
         except OSError:
             path.unlink()
             raise
         return True
 
     @property
-    def _content(self) -> bytes:
-        return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}).encode()
+    def _holder(self) -> dict[str, Any]:
+        return {"host": socket.gethostname(), "pid": os.getpid(), "token": self._token}
 
     def _check_others(self) -> None:
         """Release the lock and raise FolderInUseError when a run of another plan works in the folder."""
@@ -185,6 +185,7 @@ class ObjectLock(RunLock):
     def __init__(self, store: ObjectStore, folder: Path, shard: Shard | None = None) -> None:
         super().__init__(folder, shard)
         self._store, self._folder = store, self.path.parent
+        self._content = json.dumps(self._holder).encode()
 
     def live(self) -> list[Path]:
         """Return the locks of the runs that work in the folder now."""
@@ -241,7 +242,8 @@ class ObjectLock(RunLock):
         self._store.write(self.path.name, self._content)
 
     def _list(self) -> list[Path]:
-        return [self._folder / name for name in sorted(self._store.names()) if name.endswith("run.lock")]
+        names: list[str] = sorted(self._store.names())
+        return [self._folder / name for name in names if name.endswith("run.lock")]
 
 
 def live_locks(folder: Path) -> list[Path]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MARKER = ".object-store"
 _URL = re.compile(rf"({'|'.join(WRITABLE)}):/+(?=[^/])")
 _CLIP = re.compile(r"[0-9a-f]{2}/[^/]+")
+_HIDDEN = (".", "run.lock")
 _MANY_CLIPS = 20_000  # from here on, their 256 folders are listed side by side
 _PREFIX = f"tts-batch-run-{socket.gethostname()}-"
 
@@ -46,6 +47,7 @@ class Storage(Protocol):
     """The run folder `out`: on a file system, or in an object store. Names are relative to it."""
 
     shown: str  # its path or URL, for messages
+    is_remote: bool
 
     def lock(self, shard: Shard | None = None) -> RunLock: ...
 
@@ -64,8 +66,8 @@ class Storage(Protocol):
         """
         ...
 
-    def publish(self, path: Path) -> None:
-        """Make a file durable that is complete at its path in `out`."""
+    def publish(self, path: Path, *, keep: bool = True) -> None:
+        """Make a file durable that is complete at its path in `out`; of a working copy it may go without `keep`."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -74,8 +76,12 @@ class Storage(Protocol):
 
     def remove(self, names: Iterable[str]) -> None: ...
 
-    def sizes(self, expected: int) -> Sizes:
-        """Return what tells the sizes of clips and their codes, of which there are about `expected`."""
+    def sizes(self, expected: int = 1, *, all_files: bool = False) -> Sizes:
+        """Return what tells the sizes of clips and their codes, about `expected` in number, or of all files."""
+        ...
+
+    def visible(self) -> list[str]:
+        """Return the names of what is in the top folder (remote: of all files in it), without hidden ones and locks."""
         ...
 
     def clips(self) -> Iterator[str]:
@@ -89,6 +95,8 @@ class Storage(Protocol):
 
 class LocalStorage:
     """A folder of a local or network file system."""
+
+    is_remote = False
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -109,7 +117,7 @@ class LocalStorage:
     def refresh(self, folders: str = "") -> None:
         """Others write into the same folder."""
 
-    def publish(self, path: Path) -> None:
+    def publish(self, path: Path, *, keep: bool = True) -> None:
         """It was synced before it got its name."""
 
     def read(self, name: str) -> bytes:
@@ -119,8 +127,11 @@ class LocalStorage:
         for name in names:
             (self._out / name).unlink(missing_ok=True)
 
-    def sizes(self, expected: int) -> Sizes:
+    def sizes(self, expected: int = 1, *, all_files: bool = False) -> Sizes:
         return self._size
+
+    def visible(self) -> list[str]:
+        return sorted(path.name for path in self._out.iterdir() if not path.name.startswith(_HIDDEN))
 
     def _size(self, name: str) -> int | None:
         try:
@@ -140,6 +151,8 @@ class LocalStorage:
 class ObjectStorage:
     """The objects whose names begin with a URL, and `out`, the working copy of them."""
 
+    is_remote = True
+
     def __init__(self, out: Path, url: str) -> None:
         self._out, self.shown = out, url
         self._store = ObjectStore(url)
@@ -157,7 +170,7 @@ class ObjectStorage:
         return StoredClipFiles(self._store)
 
     def refresh(self, folders: str = "") -> None:
-        names = self._store.list("journal")
+        names = self._store.find("journal")
         mine = [name for name in names if name.startswith(f"journal/{folders}") and name.endswith(".jsonl")]
         self._store.map(self._download, [name for name in mine if not (self._out / name).exists()])
         if not folders:
@@ -169,8 +182,10 @@ class ObjectStorage:
             with suppress(FileNotFoundError):
                 self._download(name)
 
-    def publish(self, path: Path) -> None:
+    def publish(self, path: Path, *, keep: bool = True) -> None:
         self._store.upload(path.relative_to(self._out).as_posix(), path)
+        if not keep:
+            path.unlink()
 
     def read(self, name: str) -> bytes:
         return self._store.read(name)
@@ -181,10 +196,10 @@ class ObjectStorage:
             (self._out / name).unlink(missing_ok=True)
         self._store.map(self._store.remove, names)
 
-    def sizes(self, expected: int) -> Sizes:
+    def sizes(self, expected: int = 1, *, all_files: bool = False) -> Sizes:
         """The store is listed once, now: asking it for each clip would take a request each."""
         keys, sizes = array("Q"), array("Q")
-        for found in self._listings(expected):
+        for found in self._listings(expected, all_files):
             keys.extend(key_of(name) for name in found)
             sizes.extend(found.values())
         unsorted = np.frombuffer(keys, np.uint64) if keys else np.zeros(0, np.uint64)
@@ -202,15 +217,18 @@ class ObjectStorage:
             yield from sorted(found)
 
     def quarantined(self) -> list[str]:
-        return [name for name in self._store.list("quarantine") if name.endswith(".wav")]
+        return [name for name in self._store.find("quarantine") if name.endswith(".wav")]
 
-    def _listings(self, expected: int) -> Iterator[dict[str, int]]:
+    def visible(self) -> list[str]:
+        return sorted(name for name in self._store.find() if not name.startswith(_HIDDEN))
+
+    def _listings(self, expected: int, all_files: bool = False) -> Iterator[dict[str, int]]:
         if not expected:
             return
         folders = [f"{number:02x}" for number in range(256)] if expected >= _MANY_CLIPS else [""]
         with ThreadPoolExecutor(THREADS, "object-store") as threads:
-            for found in threads.map(self._store.list, folders):
-                yield {name: facts.num_bytes for name, facts in found.items() if _CLIP.fullmatch(name)}
+            for found in threads.map(self._store.find, folders):
+                yield {name: facts.num_bytes for name, facts in found.items() if all_files or _CLIP.fullmatch(name)}
 
     def _create(self, part: Path, content: bytes) -> None:
         try:
@@ -262,8 +280,6 @@ def working_folder(out: Path, *, journal: bool = True, tables: bool = False) -> 
     if url is None:
         yield out
         return
-    if url.startswith("memory:"):
-        raise UsageError("memory:// belongs to one process, and a run has several: use another --out.")
     _sweep()
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as name:
         folder = make_working_copy(Path(name).resolve(), url)
@@ -303,4 +319,3 @@ def _sweep() -> None:
         pid = left.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and int(pid) != os.getpid() and not Path("/proc", pid).exists():
             shutil.rmtree(left, ignore_errors=True)
-

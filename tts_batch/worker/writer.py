@@ -165,7 +165,6 @@ class ClipWriter:
         if full is not None:
             raise full
 
-
     def _sync(self, sync: Callable[[Path], None], folders: Iterable[Path]) -> None:
         list(self._files.map(sync, folders))
 

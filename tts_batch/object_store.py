@@ -68,7 +68,10 @@ def open_file_system(url: str) -> tuple[Any, str]:
     options: dict[str, Any] = {"use_listings_cache": False}
     if url.startswith(("s3://", "s3a://")):
         given = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-        options["config_kwargs"] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64, **given}
+        options["config_kwargs"] = {"connect_timeout": 10, "read_timeout": 30, "max_pool_connections": 64} | {
+            "retries": {"total_max_attempts": 1},  # `_call` tries again, within its deadline
+            **given,
+        }
     try:
         file_system, root = fsspec.core.url_to_fs(check_url(url), **options)
     except (ImportError, ValueError) as error:
@@ -92,6 +95,7 @@ class ObjectStore:
         self.url = url.rstrip("/")
         self._file_system, root = open_file_system(self.url)
         self._root = root.rstrip("/")
+        self._is_away = False  # it did not answer within the last deadline: each call is tried once, until one succeeds
 
     def read(self, name: str) -> bytes:
         """Return an object. Raises FileNotFoundError, and StoreError."""
@@ -102,15 +106,12 @@ class ObjectStore:
 
         A store that ignores the condition overwrites. Raises StoreError.
         """
-        tries = 0
 
         def put() -> None:
-            nonlocal tries
-            tries += 1
             try:
                 self._fs("pipe_file", self._at(name), content, mode="create" if create else "overwrite")
             except FileExistsError:
-                if tries == 1 or self.read(name) != content:  # else it was an earlier try, whose answer was lost
+                if self.read(name) != content:  # else it was an earlier try, whose answer was lost
                     raise
 
         self._call("write", name, put)
@@ -183,13 +184,16 @@ class ObjectStore:
             options["timeout"] = timeout_s
         return getattr(self._file_system, method)(*arguments, **options)
 
-    def _call(self, verb: str, name: str, call: Callable[[], T], deadline_s: float = DEADLINE_S) -> T:
+    def _call(self, verb: str, name: str, call: Callable[[], T], deadline_s: float | None = None) -> T:
         """Call until it succeeds or cannot; wait longer each time, and not all for equally long."""
+        deadline_s = 0.0 if self._is_away else DEADLINE_S if deadline_s is None else deadline_s
         started, wait_s = time.monotonic(), FIRST_WAIT_S
         where = f"{self.url}/{name}".rstrip("/")
         while True:
             try:
-                return call()
+                answer = call()
+                self._is_away = False
+                return answer
             except _DEFINITE as error:
                 if isinstance(error, FileNotFoundError) and verb == "write":
                     raise StoreError(f"{where} cannot be written: {redacted(str(error))}.") from error
@@ -201,6 +205,7 @@ class ObjectStore:
                 if not _is_transient(error):
                     raise StoreError(f"{where} cannot be {_PAST[verb]}: {_said(error)}") from error
                 if elapsed_s + wait_s > deadline_s:
+                    self._is_away = True
                     message = f"{where} could not be {_PAST[verb]} within {elapsed_s:.0f} s: {_said(error)}"
                     raise StoreError(message) from error
             time.sleep(wait_s * random.uniform(0.5, 1.0))

@@ -69,6 +69,11 @@ class Target:
             )
         self._write_state(complete=False)
 
+    @property
+    def title(self) -> str:
+        """The name of the folder, or the last part of its URL."""
+        return Path(self._storage.shown).name if self._storage.is_remote else self.folder.resolve().name
+
     def has(self, name: str) -> bool:
         """Say whether a file exists, and so is complete."""
         return self.size(name) is not None

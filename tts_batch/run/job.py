@@ -15,6 +15,7 @@ from typing import Any
 from tts_batch.config import JobConfig
 from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
+from tts_batch.object_store import StoreError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.records import Failure
@@ -168,7 +169,7 @@ class _Job:
                 for group in plan.groups:
                     self._make(group)
             except CannotContinueError:
-                with suppress(OSError):  # a full disk has no room for a manifest either
+                with suppress(OSError, StoreError):  # what could not take clips does not take a manifest either
                     self._finish("failed")
                 raise
         return self._finish("stopped" if self._stop.requested else "finished")

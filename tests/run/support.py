@@ -105,7 +105,7 @@ def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def processes_of(out: Path) -> list[int]:
-    """The processes whose environment or command line names the run folder's journal: its workers and theirs."""
+    """The processes that have a file of the run folder's journal open: its workers and theirs."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
@@ -113,6 +113,7 @@ def processes_of(out: Path) -> list[int]:
                 files = [os.readlink(link) for link in (process / "fd").iterdir()]
             except OSError:
                 continue
+            files = [file for file in files if not file.endswith("(deleted)")]  # the parent's, of the planned rows
             if any(file.startswith(str(out.resolve() / "journal")) for file in files):
                 found.append(int(process.name))
     return found

@@ -90,9 +90,9 @@ def test_the_audio_is_the_caller_s() -> None:
         ((np.zeros(8, np.int16), 16_000), "int16; it must be floats"),
         ((np.zeros(8), 16_000.5), "sample_rate is 16000.5"),
         ((np.zeros(8), 0), "sample_rate is 0"),
-        ((np.zeros(8), None), "something else than"),
-        (np.zeros(8), "something else than"),
-        (None, "something else than"),
+        ((np.zeros(8), None), "did not return"),
+        (np.zeros(8), "did not return"),
+        (None, "did not return"),
     ],
 )
 def test_what_is_no_clip_is_the_request_s_error(returned: object, message: str) -> None:

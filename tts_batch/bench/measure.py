@@ -22,7 +22,7 @@ STEADY_SHARE = 0.9  # of the audio; the tail begins once this much is complete
 
 
 class BenchEngine(Engine, Protocol):
-    """An engine that reports where its time went."""
+    """An engine that reports its times by stage."""
 
     def read_meter(self) -> Reading: ...
 
@@ -81,7 +81,7 @@ def measure(
     concurrency: int | None,
     chunks: ChunkRecorder | None = None,
 ) -> Measurement:
-    """Run requests of fixed length through a warm engine, at most `concurrency` of them in flight (None: all it takes).
+    """Run requests of fixed length through a warm engine, at most `concurrency` in flight (None: all it wants).
 
     `chunks` is the `on_chunk` of an engine in chunked mode.
     """

@@ -1,4 +1,4 @@
-"""Benchmark workloads: requests of fixed seed and length, so that random weights cost what speech costs.
+"""Benchmark workloads: requests of fixed seed and length, so that random weights cost as much as trained ones.
 
 A request of N frames has a budget of N and may not end earlier: it ends as "length" with a KV cache of its length.
 """
@@ -71,7 +71,7 @@ class Workload:
 
 
 def _reference(index: int, generator: np.random.Generator) -> Reference:
-    """A voice-like clip that costs nothing to load, and a transcript of matching length."""
+    """A voice-like clip in memory, and a transcript of matching length."""
     seconds = generator.uniform(*REFERENCE_S)
 
     def load() -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""From a loaded model to an engine's stages: which runner, which decoder, and how much of everything."""
+"""Assembles an engine's stages from a loaded model: the runner, the decoder, and their sizes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def assemble(
     """
     device = platform.device
     if platform.split_device is not None:
-        _move_decoder(model, platform.split_device)  # before anything looks how much memory is free
+        _move_decoder(model, platform.split_device)  # before free memory is measured
     loop_limits = LoopLimits(profile.repeated_frames, profile.few_codes_frames)
     meter = Meter()
     reason = _why_without_kernels(model, platform)

@@ -1,4 +1,4 @@
-"""The compute thread of the native engine: it prepares, decodes, makes audio, and watches for what makes no progress.
+"""The compute thread of the native engine: it prepares and decodes requests, makes audio, and detects stalls.
 
 It lives as long as the engine. Requests and results pass through an Exchange; the public methods are
 those of the Engine contract, for the one thread that calls the engine.
@@ -42,7 +42,7 @@ JOIN_S = 30.0
 
 @dataclass(slots=True)
 class Stages:
-    """What an engine does to a request, one after another, and how long anything may stand still."""
+    """The stages of an engine, in order, and their stall timeout."""
 
     preparer: Preparer
     runner: Runner
@@ -66,15 +66,15 @@ class ComputeLoop:
         self._look_s = stages.stall_timeout_s / LOOKS_PER_TIMEOUT
         self._exchange = Exchange(2 * self._runner.max_num_seqs, stages.max_waiting_samples)
         self._num_preparing = 0  # taken, and not yet in the runner
-        self._had_room = True
+        self._was_full = False
         self._thread = threading.Thread(target=self._compute, name="tts-batch-compute", daemon=True)
         self._thread.start()
 
-    # The caller's thread
+    # Called by the caller's thread
 
     @property
     def num_wanted(self) -> int:
-        """How many more requests the runner has room for; none when the thread is over."""
+        """How many more requests the runner has room for; 0 when the thread has ended."""
         if self._exchange.is_closed:
             return 0
         return max(0, self._runner.room - self._exchange.num_waiting - self._num_preparing)
@@ -104,7 +104,7 @@ class ComputeLoop:
                 return []
 
     def read_meter(self) -> Reading:
-        """The meter's totals, once the thread rests. Raises EngineError while requests are in flight, or when dead."""
+        """The meter's totals, once idle. Raises EngineError while requests are in flight, or when dead."""
         if self._exchange.num_in_flight and not self._exchange.is_closed:
             raise EngineError(f"{self._exchange.num_in_flight} requests are in flight; read the meter when all ended.")
         self._exchange.wait_until_idle(self._watchdog.timeout_s)
@@ -113,7 +113,7 @@ class ComputeLoop:
     def close(self) -> None:
         """Stop computing and drop what is in flight. `is_alive` says whether the thread did not end in time."""
         self._exchange.close()
-        if threading.current_thread() is not self._thread:  # where garbage may be collected, an engine for one
+        if threading.current_thread() is not self._thread:  # the engine may be garbage-collected on that thread
             self._thread.join(JOIN_S)
         if self.is_alive:
             logger.error("the compute thread did not end within %.0f s of closing", JOIN_S)
@@ -128,7 +128,7 @@ class ComputeLoop:
         headline = f"the compute thread is stuck: {message}"
         try:
             self._log_state(headline)
-        except Exception:  # what is counted may change meanwhile, if that thread goes on after all
+        except Exception:  # the thread may resume and change the collections meanwhile
             logger.exception(headline)
         if unit.request_id is not None:
             self._exchange.put([error_result(unit.request_id, "stalled", f"{message}.")])
@@ -144,7 +144,7 @@ class ComputeLoop:
             ", ".join(name for name, _ in self._code2wav.progress()) or "none", all_stacks(),
         )  # fmt: skip
 
-    # The compute thread
+    # Called by the compute thread
 
     @torch.inference_mode()
     def _compute(self) -> None:
@@ -157,7 +157,7 @@ class ComputeLoop:
             try:
                 self._runner.evict()
                 self._code2wav.clear()
-            except Exception as error:  # nothing to let go of on a device that is lost
+            except Exception as error:  # nothing can be freed on a lost device
                 self._fail(error)
 
     def _compute_until_closed(self) -> None:
@@ -167,8 +167,8 @@ class ComputeLoop:
             if self._runner.busy:
                 self._advance()
             self._deliver()
-            self._fail_what_is_stuck()
-            self._notify_of_room()
+            self._fail_stalled()
+            self._wake_caller_if_free()
             if self._runner.busy:
                 continue
             if self._code2wav.busy:
@@ -182,17 +182,17 @@ class ComputeLoop:
         failure.__cause__ = error
         self._exchange.close(failure)
 
-    def _notify_of_room(self) -> None:
-        """A caller that waits for results may have requests for a runner that takes them again."""
-        has_room = self.num_wanted > 0
-        if has_room and not self._had_room:
+    def _wake_caller_if_free(self) -> None:
+        """Wake a caller that waits for results when the engine wants requests again."""
+        is_full = self.num_wanted == 0
+        if self._was_full and not is_full:
             self._exchange.wake_caller()
-        self._had_room = has_room
+        self._was_full = is_full
 
     def _take_in(self) -> None:
         """Fill the runner with the requests that are ready, burst by burst; slow ones do not hold up the others.
 
-        While all its places are taken, a burst at a time is prepared ahead, between the frames of those that decode.
+        While no slot is free, one burst at a time is prepared ahead, between decoded frames.
         """
         until_s = time.monotonic() + TAKE_IN_S
         while True:
@@ -235,7 +235,7 @@ class ComputeLoop:
         for row in decoded:
             request_id = row.request_id
             if row.finish_reason == "error":
-                self._code2wav.drop(request_id)  # where chunks of it may be
+                self._code2wav.drop(request_id)  # which may hold chunks of it
                 message = f"the network's state was no longer finite after {len(row.codes)} frames."
                 self._put(error_result(request_id, "non_finite", message))
                 continue
@@ -255,7 +255,7 @@ class ComputeLoop:
         return None
 
     def _lower_limit(self) -> None:
-        """Start again with half as many rows; a row that does not even fit alone fails."""
+        """Halve the limit and restart all rows; a row that does not fit alone fails."""
         rows = self._runner.evict()
         if self._runner.max_num_seqs == 1:
             row = rows.pop(0)
@@ -268,13 +268,13 @@ class ComputeLoop:
             torch.cuda.empty_cache()
         for row in rows:
             if self._code2wav.drop(row.request_id):
-                message = "the device ran out of memory when some of this row's audio was out already."
+                message = "the device ran out of memory after part of this row's audio was sent."
                 self._put(error_result(row.request_id, "out_of_memory", message))
             else:
                 self._runner.add(row)
 
     def _deliver(self) -> None:
-        """Put what Code2Wav has finished; when nothing more is coming for now, have it start what it holds."""
+        """Put the results of Code2Wav; when the runner is idle, have it start everything."""
         with self._watchdog.unit("code2wav"):
             results = self._code2wav.poll(drain=not self._runner.busy)
         if results:
@@ -285,7 +285,7 @@ class ComputeLoop:
             self._drop(request_id)
             self._put(cancelled_result(request_id))
 
-    def _fail_what_is_stuck(self) -> None:
+    def _fail_stalled(self) -> None:
         if not self._watchdog.wants_to_look:
             return
         decoding = [(row.request_id, frames) for row, frames in self._runner.progress()]
@@ -298,11 +298,11 @@ class ComputeLoop:
             self._put(error_result(request_id, "stalled", message))
 
     def _drop(self, request_id: str) -> None:
-        """Take a request out of the stages; one that goes out chunk by chunk is in both."""
+        """Remove a request from the stages; a streamed one is in both."""
         self._runner.cancel(request_id)
         self._code2wav.drop(request_id)
 
     def _put(self, *results: SpeechResult) -> None:
-        """Hand results to the caller, who may be slow to take them."""
+        """Hand results to the caller, which may block; that time does not count as a stall."""
         with self._watchdog.excused():
             self._exchange.put(results)

@@ -133,7 +133,7 @@ def _resolve_split_device(config: EngineConfig, device: torch.device) -> torch.d
     kind, _, index = asked.partition(":")
     if kind != device.type:
         raise EngineConfigError(f"code2wav_device {asked!r} is no second {device.type} device.")
-    if kind == "cpu":  # it has no second device, and stands in for one
+    if kind == "cpu":  # on a CPU, for tests: one device serves as both
         return torch.device(kind)
     if index not in map(str, range(1, count)):
         raise EngineConfigError(

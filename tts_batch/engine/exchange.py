@@ -1,7 +1,7 @@
-"""What the caller of an engine and the thread that computes share: requests in, results out, and who is in flight.
+"""The state that an engine's caller and its compute thread share: requests, results, and what is in flight.
 
-The caller's thread uses `add`, `abort` and `collect`, the other one `take`, `take_aborted`, `put` and `wait_for_work`.
-Neither ever polls: each waits on the one condition, until the other has changed something that it waits for.
+The caller's thread uses `add`, `abort` and `collect`, the compute thread `take`, `take_aborted`, `put` and
+`wait_for_work`. Neither polls: both wait on one condition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GATHER_S = 0.01  # how long an idle engine waits for the caller to add more, unt
 
 
 class Exchange:
-    """Keeps each request in one of three states: it waits to be taken, it is owed a result, its result waits."""
+    """Keeps each request in one of three states: waiting to be taken, running, or with a result to collect."""
 
     def __init__(self, max_results: int, max_samples: int = MAX_SAMPLES, *, aborts_at_once: bool = False) -> None:
         """`max_results` and `max_samples` bound the results that wait for the caller; one may always wait.
@@ -32,7 +32,7 @@ class Exchange:
         self._max_results = max_results
         self._max_samples = max_samples
         self._aborts_at_once = aborts_at_once
-        self._changed = threading.Condition()  # for all that follows
+        self._changed = threading.Condition()  # guards all fields below
         self._inbox: OrderedDict[str, SpeechRequest] = OrderedDict()
         self._owed: set[str] = set()  # taken, and no result put
         self._results: list[SpeechResult] = []
@@ -58,7 +58,7 @@ class Exchange:
         return len(self._in_flight)
 
     def add(self, request: SpeechRequest) -> None:
-        """Leave a request to be taken. Raises DuplicateRequest for an id in flight, EngineError when closed."""
+        """Queue a request. Raises DuplicateRequest for an id in flight, EngineError when closed."""
         with self._changed:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -71,7 +71,7 @@ class Exchange:
                 self._changed.notify_all()
 
     def abort(self, request_id: str) -> None:
-        """Have a request in flight end as "cancelled", at once if it was not taken yet."""
+        """End a request in flight as "cancelled", at once if it was not taken yet."""
         with self._changed:
             if request_id not in self._in_flight or request_id in self._cancelled:
                 return
@@ -111,13 +111,13 @@ class Exchange:
             if self._error is not None:
                 raise self._error.with_traceback(None)
             if not is_idle:
-                raise EngineError(f"the engine did not come to rest within {timeout_s:g} s.")
+                raise EngineError(f"the engine did not become idle within {timeout_s:g} s.")
 
     # The thread that computes
 
     @property
     def owed(self) -> Set[str]:
-        """The requests that were taken and have no result yet."""
+        """The running requests: taken, without a result."""
         return self._owed
 
     def take(self, count: int) -> list[SpeechRequest]:
@@ -139,7 +139,7 @@ class Exchange:
             return aborted
 
     def put(self, results: Iterable[SpeechResult]) -> None:
-        """Leave results for the caller, and wait while too much lies there. A request that has ended does not again."""
+        """Queue results for the caller, and block while it is full. A second result of a request is dropped."""
         with self._changed:
             for result in results:
                 if result.request_id not in self._owed:
@@ -153,13 +153,13 @@ class Exchange:
             self._changed.notify_all()
 
     def wake_caller(self) -> None:
-        """End the caller's `collect`, this one or the next, though nothing may have ended."""
+        """End the caller's current or next `collect`, even without results."""
         with self._changed:
             self._wakes_caller = True
             self._changed.notify_all()
 
     def wait_for_work(self, timeout_s: float | None) -> None:
-        """Wait for a request or an abort, at most `timeout_s`, and for the other requests that come with the first."""
+        """Wait for a request or an abort, at most `timeout_s`, then shortly for further requests that come with it."""
         with self._changed:
             self._is_idle = not self._owed
             if self._is_idle:
@@ -176,7 +176,7 @@ class Exchange:
         return self._error is not None
 
     def close(self, error: EngineError | None = None) -> None:
-        """End all waits, and refuse requests with `error`; the first one given counts."""
+        """End all waits, and reject requests with `error`; the first `error` given is kept."""
         with self._changed:
             self._error = self._error or error or EngineError("this engine is closed.")
             self._changed.notify_all()

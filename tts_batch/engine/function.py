@@ -3,7 +3,7 @@
     def speak(requests: list[SpeechRequest]) -> list[tuple[audio, sample_rate]]      a clip for each, in their order
     def speak(request: SpeechRequest) -> tuple[audio, sample_rate]                    one at a time
 
-`audio` is mono [samples], floats in -1 .. 1, an array or what numpy makes one of; `sample_rate` is in Hz. It is the
+`audio` is mono [samples], floats in -1 .. 1, array-like; `sample_rate` is in Hz. It is the
 name of the one parameter, `requests` or `request`, that distinguishes the two.
 """
 
@@ -30,7 +30,7 @@ JOIN_S = 30.0
 
 
 class FunctionEngine:
-    """An Engine that calls a function on a thread of its own, with as many requests as there are and it takes.
+    """An Engine that calls a function on a thread of its own, in batches of waiting requests.
 
     What the function raises ends the requests that it was called with: as the `reason` and `message` of the exception,
     if it has them (errors.RowError), else as an engine_error. A request that is aborted ends at once, and what the
@@ -59,7 +59,7 @@ class FunctionEngine:
 
     @property
     def num_wanted(self) -> int:
-        """Two calls' worth of requests, less those that it has; 0 when it is dead or closed."""
+        """Two batches less the requests in flight; 0 when it is dead or closed."""
         if self._exchange.is_closed:
             return 0
         return max(0, 2 * self._batch_size - self._exchange.num_waiting - len(self._exchange.owed))
@@ -127,7 +127,7 @@ class FunctionEngine:
                 eos=True,
             )
         except (TypeError, ValueError) as error:
-            message = f"{self.info['function']} returned something else than (audio, sample_rate): {error}"
+            message = f"{self.info['function']} did not return (audio, sample_rate): {error}"
             return error_result(request.request_id, "engine_error", message)
 
 
@@ -145,7 +145,7 @@ def parameter_name(function: Callable[..., Any]) -> str | None:
 
 
 def _waveform(audio: Any) -> NDArray[np.float32]:
-    """A copy, float32 [samples]. Raises ValueError or TypeError for what is no mono waveform of floats."""
+    """A copy, float32 [samples]. Raises ValueError or TypeError for anything but a mono waveform of floats."""
     array = np.asarray(audio)
     if array.ndim != 1:
         raise ValueError(f"audio has the shape {array.shape}; it must be [samples].")

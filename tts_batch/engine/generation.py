@@ -1,4 +1,4 @@
-"""generate: a script's way through an engine, from requests to results."""
+"""generate: an iterator of results over an engine, for scripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def generate(engine: Engine, requests: Iterable[SpeechRequest]) -> Iterator[Spee
 
 
 def _abort(engine: Engine, in_flight: set[str]) -> None:
-    """Abort requests, and take their results, so that none comes to the engine's next user."""
+    """Abort requests and collect their results, so that the engine's next caller gets none of them."""
     for request_id in in_flight:
         engine.abort_request(request_id)
     deadline_s = time.monotonic() + ABORT_S

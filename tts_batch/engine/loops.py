@@ -1,10 +1,10 @@
-"""When a take has stopped being speech: the same few first codes over and over, seen while it is decoded.
+"""Detects, while a clip is decoded, that it is no longer speech: the same few first codes repeat.
 
 Two runs are counted, frame by frame, against the 16 first codes before:
 
     repeats   consecutive frames that repeat the frame `lag` frames ago, for each lag 1..16: an n-gram that loops
     few       frames whose code occurred in the last 16; one whose code did not takes FRESH off the run.
-              It counts only once the text is used up. Silence, hum and hiss are such runs, whatever their codes.
+              It counts only once the text is used up. Silence, hum and hiss are such runs.
 
 Speech does neither for six seconds. Runner v2 counts in kernels/frame.py, runner v1 with the functions here.
 """
@@ -22,7 +22,7 @@ FRESH = 4
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """How long a run may get; a take that reaches a limit ends as "loop". 0 turns a detector off."""
+    """How long a run may get; a row that reaches a limit ends as "loop". 0 turns a detector off."""
 
     repeated_frames: int = 75
     few_codes_frames: int = 75

@@ -1,4 +1,4 @@
-"""What an engine's time goes into: the device's seconds by stage, the host's by unit of work, and counts of both.
+"""Times an engine: device seconds by stage, host seconds by unit of work, and counts of both.
 
 Always on: two CUDA events per stage, which are waited for only when the meter is read.
 """
@@ -27,7 +27,7 @@ class Reading:
     graphs: Mapping[str, Mapping[str, int]]  # of each owner of CUDA graphs: see CudaGraphs.counts
 
     def since(self, earlier: Reading) -> Reading:
-        """What came after an earlier reading of the same meter. Names whose total did not change are left out."""
+        """The difference to an earlier reading of the same meter. Names whose total did not change are left out."""
         return Reading(
             _difference(self.device_s, earlier.device_s),
             _difference(self.host_s, earlier.host_s),

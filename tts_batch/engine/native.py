@@ -104,11 +104,11 @@ class NativeEngine:
         return 0 if self._loop is None else self._loop.num_wanted
 
     def add_request(self, request: SpeechRequest) -> None:
-        """Take a request in. Raises DuplicateRequest for an id in flight, EngineError when the engine is dead."""
+        """Take a request. Raises DuplicateRequest for an id in flight, EngineError when the engine is dead."""
         self._open_loop.add_request(request)
 
     def abort_request(self, request_id: str) -> None:
-        """End a request in flight as "cancelled"; any other is left alone."""
+        """End a request in flight as "cancelled"; does nothing for any other."""
         if self._loop is not None:
             self._loop.abort_request(request_id)
 
@@ -118,14 +118,14 @@ class NativeEngine:
         return self._open_loop.step(timeout_s)
 
     def read_meter(self) -> Reading:
-        """Where the time went since the engine was opened.
+        """The times since the engine was opened, by stage.
 
         Raises EngineError while requests are in flight, and when the engine is dead or closed.
         """
         return self._open_loop.read_meter()
 
     def close(self) -> None:
-        """Stop computing and give the memory back. What was not returned has no result."""
+        """Stop computing and free the memory. Requests in flight get no result."""
         self._loop = None
         self._close()
         if torch.cuda.is_available():

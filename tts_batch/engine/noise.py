@@ -1,7 +1,7 @@
 """Counter-based Gumbel noise: a draw depends on (seed, frame, codebook, token id) and on nothing else.
 
-So a row sounds the same whatever runs beside it, in whatever order, on whatever device, and a row that is started
-again repeats itself. The whole algorithm, on unsigned 32-bit words that wrap around:
+So a row's audio does not depend on other rows, their order or the device, and a restarted row repeats itself.
+The whole algorithm, on unsigned 32-bit words that wrap around:
 
     mix(x):  x ^= x >> 16;  x *= 0x7feb352d;  x ^= x >> 15;  x *= 0x846ca68b;  x ^= x >> 16
 

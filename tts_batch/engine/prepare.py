@@ -16,7 +16,7 @@ from tts_batch.model.prompt import PromptError, build_prompt
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
-FRAMES_PER_TEXT_TOKEN = 4  # roughly what speech takes; only the order of rows hangs on it
+FRAMES_PER_TEXT_TOKEN = 4  # a rough average; it decides only the order of rows
 
 
 class Preparer:

@@ -1,4 +1,4 @@
-"""Profiles: how much of everything an engine takes at once, as the YAML files of tts_batch/profiles say."""
+"""Profiles: the sizes of an engine, from the YAML files of tts_batch/profiles."""
 
 from __future__ import annotations
 

@@ -112,13 +112,13 @@ class Engine(Protocol):
         """How many more requests it would like to hold now; at least 1 when idle."""
 
     def add_request(self, request: SpeechRequest) -> None:
-        """Take a request in; never blocks, and queues what has no room yet.
+        """Take a request; never blocks, and queues it while no slot is free.
 
         Raises DuplicateRequest for an id in flight.
         """
 
     def abort_request(self, request_id: str) -> None:
-        """End a request as "cancelled", in whatever state it is; one that has ended is left alone."""
+        """End a request as "cancelled", in any state; does nothing for one that has ended."""
 
     def step(self, timeout_s: float) -> list[SpeechResult]:
         """Return what has ended since the last call; waits at most `timeout_s` for the first.
@@ -127,7 +127,7 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Give everything back. What was not returned has no result."""
+        """Free all resources. Requests in flight get no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class EngineConfig:
     max_frames: int | None = None  # longest budget of a request, for which memory is kept; None: 8,192
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
-    stall_timeout_s: float = 30.0  # how long anything may stand still
+    stall_timeout_s: float = 30.0  # stall timeout of any stage
     loop_frames: int | None = None  # after how many frames of it a loop ends the take; 0: never; None: the profile's
     cache_dir: str | None = None  # where encoded voices are kept for later engines; None: nowhere
     options: Mapping[str, str] = field(default_factory=dict)  # native: knobs of the profile; others: their own

@@ -9,7 +9,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechResult
 def failure_result(request_id: str, error: BaseException, doing: str = "preparing this row") -> SpeechResult:
     """A request that an exception ended, raised by `doing` something for it.
 
-    An exception with a `reason` and a `message` (a bad prompt, an unreadable reference) speaks for itself; any other
+    An exception with a `reason` and a `message` (a bad prompt, an unreadable reference) gives both; any other
     is an `engine_error`, or `out_of_memory`.
     """
     reason = getattr(error, "reason", None)

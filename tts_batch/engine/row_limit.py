@@ -1,4 +1,4 @@
-"""How many rows decode together: half as many after memory ran out, slowly as many as before again."""
+"""The limit on rows decoded together: halved when memory runs out, raised again slowly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tts_batch.engine.runner import Runner
 
 logger = logging.getLogger(__name__)
 
-CALM_ROUNDS = 8  # of as many rows as the limit allows, before more are tried; twice as many after each further failure
+ROUNDS_BEFORE_RAISING = 8  # full batches before the limit is raised; doubled after each further failure
 
 
 class RowLimit:
@@ -17,11 +17,11 @@ class RowLimit:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._most = runner.max_num_seqs
-        self._rounds = CALM_ROUNDS // 2
+        self._rounds = ROUNDS_BEFORE_RAISING // 2
         self._num_ended = 0  # rows since the limit was changed
 
     def lower(self) -> None:
-        """Memory ran out with more than one row."""
+        """Halve the limit, after memory ran out with more than one row."""
         limit = self._runner.max_num_seqs
         self._runner.max_num_seqs = limit // 2
         self._num_ended = 0

@@ -63,13 +63,13 @@ class Runner(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether `step` has anything to do."""
+        """Whether `step` has rows to decode."""
 
     def add(self, row: EngineRow) -> None:
         """Take a row in, or raise a PromptError if it can never fit. Evicted rows may be added again without room."""
 
     def start_waiting(self) -> None:
-        """Begin with the waiting rows that there is room for, if that can run beside the host; step() does it too."""
+        """Start waiting rows in free slots, if that is asynchronous; step() does it too."""
 
     def step(self) -> list[EngineRow]:
         """Advance by one or a few frames; return the rows that ended. After an exception, `evict` and add again."""
@@ -81,8 +81,8 @@ class Runner(Protocol):
         """The first frames of a row that is decoding, as many as `progress` says at most: [num_frames, 16], a copy."""
 
     def cancel(self, request_id: str) -> bool:
-        """Drop a row in whatever state it is; False if it is not here."""
+        """Drop a row in any state; False if it is unknown."""
 
     def evict(self) -> list[EngineRow]:
-        """Give back every row that has not ended, those in the midst of decoding first. Added again, a row starts
+        """Return every unfinished row, decoding ones first. Added again, a row starts
         again from its first frame, and repeats itself."""

@@ -1,4 +1,4 @@
-"""Finds what makes no progress: the current unit of work, a stalled stage, a request that no stage holds.
+"""Detects stalls: an overdue unit of work, a stalled stage, a request that no stage holds.
 
 The compute thread reports units of work and inspects the stages; any thread may ask whether a unit is overdue.
 """
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 LOOKS_PER_TIMEOUT = 8
-MIN_LOOKS = 3  # looks, with work between them, before anything is called stuck: slow is not stuck
+MIN_LOOKS = 3  # consecutive looks, with work between them, before a request counts as stuck: it may be slow only
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """Where a request was seen, how far it was, and when it was first seen there."""
+    """Where a request was last seen, its progress, and when it was first seen there."""
 
     stage: str
     progress: int
@@ -38,7 +38,7 @@ class _Sighting:
 
 
 class Watchdog:
-    """Knows how long each request has been where it is, in looks and in seconds of working time."""
+    """Tracks how long each request has been in the same state, in looks and in seconds of working time."""
 
     def __init__(self, timeout_s: float, unit_s: defaultdict[str, float] | None = None) -> None:
         """`unit_s` takes the seconds of every unit, added up by name."""
@@ -63,13 +63,13 @@ class Watchdog:
 
     @property
     def overdue(self) -> Unit | None:
-        """The unit under way, if it has taken longer than the timeout."""
+        """The current unit, if it has taken longer than the timeout."""
         unit = self._unit
         return unit if unit and time.monotonic() - unit.started_s > self.timeout_s else None
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """Time spent waiting for the caller, which does not count: no request can move meanwhile."""
+        """Time spent waiting for the caller, which is not counted."""
         started_s = time.monotonic()
         try:
             yield

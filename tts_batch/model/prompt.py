@@ -31,7 +31,7 @@ class PromptError(Exception):
 class Prompt:
     """The input of the talker's prefill, position by position.
 
-    `trailing_ids` is the text beside the generated frames, one id a frame; tts_pad follows without end.
+    `trailing_ids` is the text beside the generated frames, one id a frame; then tts_pad repeats.
     `effective` has the values that were applied: `language` ("auto", or the name of the tag), and `speaker` and
     `instruct` if the prompt has one.
     """

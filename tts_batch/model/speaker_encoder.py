@@ -37,7 +37,7 @@ class SpeakerEncoder(nn.Module):
     def embed(self, audio: Tensor | np.ndarray) -> Tensor:
         """X-vector [enc_dim], in the module's dtype, of one clip: float32 [samples], mono, 24 kHz, over 384 samples.
 
-        The mel is computed in float32 on the CPU whatever the module's device and dtype, as the official package does.
+        The mel is computed in float32 on the CPU for any device and dtype, as the official package does.
         """
         mel = log_mel(torch.as_tensor(audio, dtype=torch.float32, device="cpu"))
         return self(mel[None].to(self.fc.weight))[0]

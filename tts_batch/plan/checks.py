@@ -45,7 +45,7 @@ def remark_length(row: Row, group: ModelGroup, pieces_s: Sequence[float], notes:
     elif max(pieces_s) > LONG_TEXT_S:
         notes.add(f"a text of more than {LONG_TEXT_S:g} s: the pace may drift; --split-text speaks pieces", row.source)
     if len(pieces_s) > 1 and group.task == "voice_design":
-        notes.add("a split text of VoiceDesign: each piece gets a voice of its own, which may differ", row.source)
+        notes.add("a split text of VoiceDesign: each piece gets its own voice, which may differ", row.source)
 
 
 def remark_row(row: Row, group: ModelGroup, reference_s: float | None, notes: Notes) -> None:

@@ -22,7 +22,7 @@ _INPUT_AND_OUTPUT = (*_READING, "out", "keep_failed_audio")
 _ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
 _CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
 _MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
-_MODEL = ("model", "model_revision")  # it counts by its weights, not by its path
+_MODEL = ("model", "model_revision")  # identified by its weights, not by its path
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.

@@ -35,7 +35,7 @@ class PlannedPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRow:
-    """A row and how it is made. A row with a failure has only the row."""
+    """A row with its plan; a failed one has no plan."""
 
     row: Row
     model_group: ModelGroup | None = None
@@ -90,7 +90,7 @@ def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: No
 def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Yield a row once for each take; one that cannot be made, once."""
     if looks_like_a_take(row.id):
-        message = f"the id {row.id!r} ends as that of a take: with --takes, choose another."
+        message = f"the id {row.id!r} ends like the id of a take: with --takes, choose another."
         yield PlannedRow(replace(row, failure=Failure("bad_id", message)))
         return
     checked = _check(row, config, models, notes)

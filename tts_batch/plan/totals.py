@@ -30,7 +30,7 @@ class GroupTotals:
     prompt_positions: int = 0
 
     def add(self, checked: PlannedRow, *, mine: bool = True) -> None:
-        """Count a row of the group; `mine`: it belongs to the run's shard."""
+        """Count a row of the group; `mine`: the row belongs to the run's shard."""
         self.num_rows += 1
         self.num_mine += mine
         self.num_pieces += len(checked.pieces)
@@ -96,7 +96,7 @@ class Plan:
     notes: tuple[str, ...]
     tables: tuple[ReadReport, ...] = ()  # how they were read
     settings: dict[str, Any] = field(default_factory=dict)  # fingerprint.run_settings
-    fetcher: Fetcher | None = None  # knows what its URLs gave
+    fetcher: Fetcher | None = None  # keeps the bytes of fetched URLs
 
     @property
     def num_failed(self) -> int:

@@ -31,12 +31,12 @@ CHUNK_CONTEXT_FRAMES = 72
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """A row whose chunks go out."""
+    """A row that is being streamed."""
 
     row: EngineRow
     ref_tail: Tensor  # int16 [up to 72, 16]
     codes: Tensor  # int16 [frames so far, 16]
-    chunks: list[NDArray[np.float32]] = field(default_factory=list)  # what has gone out
+    chunks: list[NDArray[np.float32]] = field(default_factory=list)  # those sent
     num_sent: int = 0  # frames in them
     in_decoder: bool = False
     failed: bool = False  # memory ran out: no more chunks, and an error at its end
@@ -47,7 +47,7 @@ class _Stream:
 
     @property
     def chunk_stop(self) -> int:
-        """Where the next chunk ends, whether its frames are there or not."""
+        """The end of the next chunk, in frames, whether they are decoded yet or not."""
         stop = self.num_sent + min(CHUNK_FRAMES, max(FIRST_CHUNK_FRAMES, self.num_sent))
         return stop if not self.is_decoded else min(stop, len(self.codes))
 
@@ -59,14 +59,14 @@ class _Stream:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all chunks are out."""
+        """Whether all chunks were sent."""
         if not self.is_decoded or self.in_decoder or self.host_codes is None or not self.host_codes.is_done:
             return False
         return self.failed or self.num_sent == len(self.codes)
 
 
 class ChunkedCode2Wav:
-    """The Code2Wav that looks into the runner for frames, and calls `on_chunk` for every chunk."""
+    """A Code2Wav that polls the runner for new frames and calls `on_chunk` for every chunk."""
 
     def __init__(self, pool: DecodePool, runner: Runner, on_chunk: OnChunk | None = None) -> None:
         self._pool = pool
@@ -86,7 +86,7 @@ class ChunkedCode2Wav:
         stream.submitted_at_s = time.monotonic()
 
     def poll(self, *, drain: bool) -> list[SpeechResult]:
-        self._look_into_runner()
+        self._poll_runner()
         for stream in self._streams.values():
             if stream.is_ready:
                 self._in_memory(stream, partial(self._decode_chunk, stream, stream.num_sent, stream.chunk_stop))
@@ -98,7 +98,7 @@ class ChunkedCode2Wav:
         return [(request_id, stream.num_sent) for request_id, stream in self._streams.items() if stream.is_decoded]
 
     def drop(self, request_id: str) -> bool:
-        """True also for a row that is still in the runner, if something of it is here."""
+        """True also for a row that the runner still decodes, if it has a stream."""
         self._pool.drop(request_id)
         return self._streams.pop(request_id, None) is not None
 
@@ -106,7 +106,7 @@ class ChunkedCode2Wav:
         self._pool.clear()
         self._streams.clear()
 
-    def _look_into_runner(self) -> None:
+    def _poll_runner(self) -> None:
         for row, num_frames in self._runner.progress():
             if num_frames > 0:
                 stream = self._stream_of(row)
@@ -114,7 +114,7 @@ class ChunkedCode2Wav:
                     self._in_memory(stream, partial(self._copy_codes, stream, num_frames))
 
     def _in_memory(self, stream: _Stream, work: Callable[[], None]) -> None:
-        """Do what needs memory, a second time without what torch keeps for later; a stream that has none fails."""
+        """Call `work`; when memory runs out, empty torch's cache, retry once, then fail the stream."""
         for _ in range(2):
             with suppress_out_of_memory():
                 work()
@@ -158,7 +158,7 @@ class ChunkedCode2Wav:
 
     def _finish(self, stream: _Stream) -> SpeechResult:
         if not stream.last_chunk_sent and not stream.failed:
-            # All frames were out before it was known that no more would come.
+            # All frames were sent before the row was known to have ended.
             self._send(stream, np.zeros(0, np.float32), is_last=True)
         del self._streams[stream.row.request_id]
         audio = None if stream.failed else np.concatenate(stream.chunks)

@@ -1,4 +1,4 @@
-"""The Code2Wav stage: what the engine asks of it, and the results that it gives."""
+"""The Code2Wav stage: its interface, and the result of a row."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Code2Wav(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether any decoded row is still in here."""
+        """Whether any decoded row is unfinished."""
 
     def submit(self, row: EngineRow) -> None:
         """Take a row with all its codes."""
 
     def poll(self, *, drain: bool) -> list[SpeechResult]:
-        """Start what is worth starting (with `drain`: everything), and return the results of the rows that are done."""
+        """Start the batches that are due (with `drain`: all), and return the results of finished rows."""
 
     def progress(self) -> list[tuple[str, int]]:
-        """Every decoded row in here, and a number that changes as it goes on."""
+        """Every unfinished row, and a number that changes when it makes progress."""
 
     def drop(self, request_id: str) -> bool:
-        """Forget a row, wherever it is; False if it is not here."""
+        """Drop a row in any state; False if it is unknown."""
 
     def clear(self) -> None:
-        """Forget every row."""
+        """Drop every row."""
 
 
 def clip_result(

@@ -1,4 +1,4 @@
-"""The decoder's queue: pieces of code sequences, decoded in packed batches as the device gets to them.
+"""The decoder's queue: pieces of code sequences, decoded in packed batches.
 
 On CUDA the decoder runs on a second device, or on a stream of its own beside the talker unless configured otherwise.
 Codes come to it from any device, and audio to the host, by asynchronous copies.
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
 
-MIN_BATCHES_IN_FLIGHT = 2  # and more while they have fewer frames than one may have
-# What the launches of a batch cost, in frames of 14 us: 2 ms of a host with nothing else to do, 15 ms of one whose
+MIN_BATCHES_IN_FLIGHT = 2  # more while together they have fewer frames than one batch may have
+# What the launches of a batch cost, in frames of 14 us: 2 ms on an idle host, 15 ms on one whose
 # threads take turns. On an H200 with 1,024 rows 150 left the device idle, and 600 decoded too much padding.
 LAUNCH_COST_FRAMES = 350
 
@@ -57,7 +57,7 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeJob:
-    """Consecutive frames of a row, decoded in one go."""
+    """Consecutive frames of a row, decoded together."""
 
     row_id: str
     codes: Tensor  # [context + wanted, 16]
@@ -87,7 +87,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How pieces are put together."""
+    """Limits on a batch of pieces."""
 
     max_frames: int  # decoded at once, padding included
     max_pieces: int = 1_024  # decoded at once
@@ -123,7 +123,7 @@ class DecodePool:
     def warm_up(self, source: torch.device, frames: int = 16) -> None:
         """Capture the graphs, and decode something from the device `source` once.
 
-        That compiles every kernel and opens the way between two devices.
+        That compiles every kernel and enables peer access between two devices.
         """
         if self.graphs is not None:
             with self._meter.on_host("capture Code2Wav"):
@@ -139,7 +139,7 @@ class DecodePool:
         self._pieces.append(self._piece(row_id, codes, wanted, deliver))
 
     def advance(self, *, drain: bool) -> None:
-        """Start the batches that are worth starting (with `drain`: all), and deliver those that are done, in order."""
+        """Start the batches that are due (with `drain`: all), and deliver the finished ones, in order."""
         self._start_batches(drain)
         while self._batches and self._batches[0].audio.is_done:
             batch = self._batches.pop(0)

@@ -24,7 +24,7 @@ from tts_batch.model.speech_tokenizer.pieces import CONTEXT_FRAMES, PIECE_FRAMES
 MAX_FRAMES = CONTEXT_FRAMES + PIECE_FRAMES  # no piece is longer
 CONV_CONTEXT = 1  # frames before the wanted ones that come out with them: the late convolutions look back 0.7
 _LOOK_BACK = 11  # frames more that the early ones see: with the late ones they look back 10.4
-_SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, to have a product worth the name
+_SAMPLES_PER_ROW = 16  # the last convolution makes this many samples at once, for an efficient product
 
 
 class FastCodecDecoder(nn.Module):

@@ -52,7 +52,7 @@ class Code2WavGraphs:
     ) -> None:
         """
         Args:
-            longest: frames asked for of a piece, at most. Its codes, context included, may be FRAMES[-1].
+            longest: most frames wanted of a piece. Its codes, context included, may be FRAMES[-1].
             max_frames: of a batch, padding included; one piece may have more.
             max_pieces: of a batch.
         """
@@ -85,16 +85,16 @@ class Code2WavGraphs:
                 logger.warning("Code2Wav: no CUDA graph for %s: %s: %s", bucket, type(error).__name__, error)
 
     def batch_size(self, frames: Sequence[int]) -> int:
-        """How many of the waiting pieces to decode together, by the frames wanted of each, the most first.
+        """The number of waiting pieces to decode together, given the frames wanted of each in descending order.
 
-        Of the sizes that there are graphs for, the one that costs least.
+        Chooses the cheapest of the captured sizes.
         """
         bucket = self._bucket(frames[0])
         sizes = [n for n in self._pieces.get(bucket, ()) if n <= len(frames) and (n, bucket) in self._graphs]
         return cheapest_size(sizes, frames, bucket, REPLAY_COST_FRAMES)
 
     def decode(self, codes: Tensor, first: Tensor, num_frames: int, ends: Tensor) -> Tensor:
-        """As the decoder does, but for more samples than asked for at the end of each row.
+        """Decode as the decoder does; each row may have extra samples at its end.
 
         The audio is overwritten by the next call: copy it on the stream that called.
         """
@@ -111,7 +111,7 @@ class Code2WavGraphs:
         return self._audio_of(*bucket)
 
     def _bucket(self, frames: int) -> int:
-        """The smallest that holds this many frames; where none does, the number itself: no graph has that many."""
+        """The smallest bucket of at least this many frames; the number itself where there is none."""
         return next((bucket for bucket in self._pieces if bucket >= frames), frames)
 
     def _decode_static(self, pieces: int, frames: int) -> None:

@@ -27,7 +27,7 @@ class DenseKVCache:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        # Zeros, not empty: a masked position weighs nothing, but nothing times NaN is NaN.
+        # Zeros, not empty: a masked position has weight 0, and 0 * NaN is NaN.
         shape = (num_layers, num_rows, num_kv_heads, capacity, head_dim)
         self._keys = torch.zeros(shape, device=device, dtype=dtype)
         self._values = torch.zeros(shape, device=device, dtype=dtype)
@@ -51,7 +51,7 @@ class DenseKVCache:
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer, rows, :, positions] = k
             self._values[layer, rows, :, positions] = v
-            # Padding lies after a row's tokens, where causality keeps it out of their sight.
+            # Padding follows a row's tokens, so the causal mask hides it.
             padded = q.new_zeros(len(lengths), q.shape[1], longest, q.shape[2])
             padded[rows, :, positions] = q
             out = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""Runner v1: one static batch in lockstep, driven by the host frame by frame. The reference semantics, in the open."""
+"""Runner v1: one static batch in lockstep, driven by the host frame by frame. The reference semantics."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class _Batch:
         self._few = torch.zeros(len(rows), dtype=torch.int32, device=device)
         self._text_lens = torch.tensor([len(row.prompt.trailing_ids) for row in rows], device=device)
 
-        # The vectors of each row's trailing text, then tts_pad for ever: the last column is always tts_pad.
+        # The vectors of each row's trailing text, then tts_pad: always the last column.
         pad_id = model.config.tts_pad_token_id
         longest = max(len(row.prompt.trailing_ids) for row in rows)
         queues = [[*row.prompt.trailing_ids, *[pad_id] * (longest + 1 - len(row.prompt.trailing_ids))] for row in rows]

@@ -1,4 +1,4 @@
-"""How far every slot is and how it ended, on its way to the host: the one thing that runner v2 waits for."""
+"""Progress and end state of every slot, copied to the host: the only thing that runner v2 waits for."""
 
 from __future__ import annotations
 

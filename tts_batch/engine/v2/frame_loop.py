@@ -1,4 +1,4 @@
-"""One frame of every active row, without a host decision inside: what a CUDA graph captures and CPU runs as it is.
+"""One frame of every active row, without a host decision inside: captured as a CUDA graph, run eagerly on a CPU.
 
 A frame: first code from the last hidden state, fifteen predictor passes, the codes appended, one talker step.
 What must not enter: Python that looks at a request, a value read back from the device, a shape that depends on data.
@@ -27,7 +27,7 @@ PREDICTOR_POSITIONS = NUM_CODEBOOKS  # a frame's own little sequence: the talker
 
 @dataclass(frozen=True, slots=True)
 class PrefillTokens:
-    """What a prefill pass has of every token, row after row. No length of rows leads back into it: see PrefillRows."""
+    """Inputs of a prefill pass by token, row after row. Row boundaries are in PrefillRows."""
 
     x: Tensor  # [N, H]
     positions: Tensor  # int32 [N]
@@ -36,7 +36,7 @@ class PrefillTokens:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """What a prefill pass has of every row."""
+    """Inputs of a prefill pass by row."""
 
     block_table: Tensor  # int32 [rows, max pages]
     cu_seqlens: Tensor  # int32 [rows + 1], where each row's tokens begin
@@ -57,7 +57,7 @@ class FrameLoop:
         self.loop_limits = loop_limits
 
     def run_frame(self, slots: Tensor) -> None:
-        """Advance the rows in slots int32 [N] by one frame; rows that are over stay as they are."""
+        """Advance the rows in slots int32 [N] by one frame; ended rows are unchanged."""
         state, weights = self.state, self.weights
         rows = slots.long()
         codes = self._choose_codes(slots, state.hidden[rows])

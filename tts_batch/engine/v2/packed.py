@@ -89,7 +89,7 @@ class PackedStack:
 
 @dataclass(frozen=True, slots=True)
 class PackedTalker:
-    """All that a frame reads."""
+    """All weights that a frame reads."""
 
     talker: PackedStack
     predictor: PackedStack

@@ -1,4 +1,4 @@
-"""Everything the frame loop knows of the active requests, as device tensors [slots, …]. No Python objects in here."""
+"""The frame loop's state of active requests, as device tensors [slots, …] without Python objects."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tts_batch.engine.request import NUM_CODEBOOKS, SamplingParams
 from tts_batch.engine.sampling import SamplingTable, Warp
 
 RUNNING, DONE_EOS, DONE_LENGTH, DONE_LOOP, DONE_CANCELLED, DONE_LOST = range(6)
-"""Values of `RequestState.done`. A free slot is DONE_CANCELLED: whatever runs over it changes nothing.
-DONE_LOST stands on the host only: the row ran on, but its hidden state is not finite."""
+"""Values of `RequestState.done`. A free slot is DONE_CANCELLED: running over it changes nothing.
+DONE_LOST exists on the host only: the row kept running, but its hidden state is not finite."""
 
 
 @dataclass(frozen=True, slots=True)

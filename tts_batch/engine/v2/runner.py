@@ -1,8 +1,8 @@
-"""Runner v2: persistent rows on the device, continuous batching, whole frames replayed without the host looking in.
+"""Runner v2: persistent rows on the device, continuous batching, whole frames replayed without host decisions.
 
 One `step` admits a burst, prefills it, launches a window of frames, and then reads how the window before it ended:
-the device always has the next window queued while the host deals with the last. What must not enter: per-request
-work that happens every frame, and any wait on the device other than `Flags.wait`.
+the next window is always queued on the device while the host processes the last one. What must not enter: per-request
+work that happens every frame, and any wait for the device other than `Flags.wait`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ContinuousRunner:
         self._max_pages = -(-settings.max_model_len // settings.page_size)
         dtype = self._weights.codec_head.dtype
         shape = StateShape(
-            num_slots=settings.max_num_seqs + 1,  # the last one is the padding slot: it fills up buckets
+            num_slots=settings.max_num_seqs + 1,  # the last one is the padding slot, which fills buckets
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             max_frames=settings.max_frames,
@@ -113,7 +113,7 @@ class ContinuousRunner:
         self._flags = [Flags(shape.num_slots, self._device) for _ in range(2)]
         self._window: _Window | None = None
         self._num_windows = 0
-        self._harvested: set[EngineRow] = set()  # the rows that `_num_frames` [slots] speaks of
+        self._harvested: set[EngineRow] = set()  # the rows that `_num_frames` [slots] describes
         self._num_frames = np.zeros(shape.num_slots, dtype=np.int32)
 
     @property

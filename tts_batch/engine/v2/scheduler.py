@@ -1,4 +1,4 @@
-"""Who decodes next: slots, KV pages and the order of admission. Pure Python; it never touches a tensor.
+"""Decides which rows decode next: slots, KV pages and the order of admission. Pure Python; it never touches a tensor.
 
 A request's worst case (prompt and whole codec budget) is reserved when it is admitted, so nothing is ever preempted.
 Waiting rows are admitted longest first, so that the last ones to end are short; arrivals are ranked in windows, so
@@ -16,7 +16,7 @@ ADMISSION_BURST = 8  # admit when at least one slot in this many is free, or not
 
 
 class PagePool:
-    """KV pages by number. A request's pages come back all at once."""
+    """KV pages by number. A request's pages are freed together."""
 
     def __init__(self, num_pages: int) -> None:
         self._free = list(range(num_pages - 1, -1, -1))
@@ -27,7 +27,7 @@ class PagePool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Raises ValueError when there are too few: ask `num_free` first."""
+        """Raises ValueError when there are too few: check `num_free` first."""
         if count > len(self._free):
             raise ValueError(f"{count} pages asked for, {len(self._free)} free")
         taken = self._free[len(self._free) - count :]
@@ -88,13 +88,13 @@ class Scheduler:
         return admitted
 
     def release(self, row: EngineRow) -> None:
-        """Take slot and pages back."""
+        """Free a row's slot and pages."""
         del self.active[row.slot]
         heapq.heappush(self._free_slots, row.slot)
         self.pages.give_back(row.pages)
 
     def drop_waiting(self, request_id: str) -> bool:
-        """Forget a row that has not been admitted; False if there is none."""
+        """Drop a row that has not been admitted; False if it is unknown."""
         kept = [entry for entry in self._waiting if entry[1].request_id != request_id]
         found = len(kept) < len(self._waiting)
         heapq.heapify(kept)

@@ -16,13 +16,13 @@ MAX_THREADS = 8
 
 
 class LoadAhead:
-    """Clips on their way, by key. Threads live as long as there is something to load, and end with the process."""
+    """Clips being loaded, by key. Threads live as long as there is something to load, and end with the process."""
 
     def __init__(self) -> None:
         self._clips: dict[str, Future[NDArray[np.float32]]] = {}
 
     def start(self, references: Iterable[Reference]) -> None:
-        """Begin to load references; one whose key is on its way already is left alone. One by itself is `take`'s."""
+        """Begin to load references; a key that is being loaded is skipped. A single reference is left to `take`."""
         new = {reference.key: reference for reference in references if reference.key not in self._clips}
         if len(new) < 2:
             return
@@ -33,13 +33,13 @@ class LoadAhead:
             threading.Thread(target=_load, args=(waiting,), name="tts-batch-load", daemon=True).start()
 
     def take(self, reference: Reference) -> NDArray[np.float32]:
-        """The clip, loaded here and now unless it was started. Raises what its `load` raises."""
+        """The clip, loaded in this thread unless loading was started. Raises what its `load` raises."""
         clip = self._clips.pop(reference.key, None)
         # The caller's watchdog is the deadline of this wait, as it is of a load in this thread.
         return reference.load() if clip is None else clip.result()
 
     def forget(self) -> None:
-        """Let go of the clips that nobody took."""
+        """Drop the clips that were not taken."""
         self._clips.clear()
 
 

@@ -31,7 +31,7 @@ FIRST_WAIT_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What is known of one voice. The audio stays until the codes are made, so that it is never loaded twice."""
+    """The cached parts of a voice. Audio is kept until the codes are made, so that it is loaded once."""
 
     audio: Any = None  # float32 [samples]
     x_vector: Tensor | None = None
@@ -60,7 +60,7 @@ class _Entry:
         self.load_again_at_s = time.monotonic() + wait_s if is_transient else math.inf
 
     def fill(self, x_vector: Tensor | None, codes: Tensor | None) -> None:
-        """Take what is missing."""
+        """Set the missing parts."""
         self.x_vector = x_vector if self.x_vector is None else self.x_vector
         self.codes = codes.to(torch.int16) if self.codes is None and codes is not None else self.codes
 
@@ -125,7 +125,7 @@ class References:
         Returns:
             x-vector [H] and codes int16 [frames, 16], both on the model's device; without `with_codes`, no codes.
 
-        Raises whatever `reference.load` raises, again for every request of the same key. It is called again after an
+        Raises what `reference.load` raises, again for every request of the same key. It is called again after an
         OSError, or an error with a true `transient`: once at once, then ever more rarely.
         """
         entry = self._load(reference, with_codes)
@@ -177,7 +177,7 @@ class References:
         if too_big is not None:
             raise too_big
 
-    # An entry changes its size outside only.
+    # An entry changes its size only while it is outside the cache.
 
     def _take_out(self, key: str) -> _Entry | None:
         entry = self._entries.pop(key, None)

@@ -1,6 +1,6 @@
 """Encoded voices on disk, across runs: one small file for each, by content key, encoder weights and dtype.
 
-A file that cannot be read is made again. Whatever the disk does, no request fails for it.
+An unreadable file is written again. No error of the disk fails a request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VoiceStore:
 
     def holds(self, key: str) -> bool:
         """Whether there is a file of this voice (which may turn out not to be readable)."""
-        return os.path.exists(self._path(key))  # noqa: PTH110: says no where it may not look, and does not raise
+        return os.path.exists(self._path(key))  # False without permission, where Path.exists raises
 
     def load(self, key: str) -> tuple[Tensor, Tensor | None] | None:
         """A voice as the encoders give it: x-vector, and codes if they were ever needed. None if it is not here."""
@@ -68,7 +68,7 @@ class VoiceStore:
         self._write_done()
 
     def flush(self) -> None:
-        """Write all that was saved, except what the device does not hand out in time."""
+        """Write all that was saved, except copies that the device does not finish in time."""
         deadline_s = time.monotonic() + FLUSH_S
         self._write_done()
         while self._pending and time.monotonic() < deadline_s:

@@ -80,7 +80,7 @@ class SpeechTokenizer(nn.Module):
 
 
 def _groups(pieces: list[tuple[int, Piece]], max_frames: int) -> Iterator[list[tuple[int, Piece]]]:
-    """Consecutive pieces, longest first, as many together as pad to `max_frames` (but at least one)."""
+    """Consecutive pieces, longest first, as many together as fit `max_frames` when padded, at least one."""
     while pieces:
         rows = max(1, max_frames // pieces[0][1].num_frames)
         yield pieces[:rows]

@@ -42,7 +42,7 @@ class NativeEngine:
         resolve_profile(config, platform)  # a wrong name is reported before the weights are read
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
-            with _memory_reported(platform):
+            with out_of_memory_reported(platform):
                 model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
                 self._open(model, platform, config, owns_model=True)
         except (CheckpointError, WeightsError) as error:
@@ -61,7 +61,7 @@ class NativeEngine:
         """
         _check_modes(config)
         engine = cls.__new__(cls)
-        with _memory_reported(platform := resolve_platform(config)):
+        with out_of_memory_reported(platform := resolve_platform(config)):
             engine._open(model, platform, config, preparer, owns_model)
         return engine
 
@@ -139,7 +139,7 @@ class NativeEngine:
 
 
 @contextmanager
-def _memory_reported(platform: Platform) -> Iterator[None]:
+def out_of_memory_reported(platform: Platform) -> Iterator[None]:
     """Turn every form of out of memory into an EngineConfigError that says what helps."""
     try:
         yield

@@ -92,18 +92,23 @@ def _measure(
     from tts_batch.bench.measure import measure
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
+    from tts_batch.engine.devices import resolve_platform
+    from tts_batch.engine.native import out_of_memory_reported
 
     chunks = ChunkRecorder() if config.code2wav_mode == "chunked" else None
     config = replace(config, on_chunk=chunks)
     started_s = time.monotonic()
-    network = random_model(shape, config) if shape else load_model(config)
-    loaded_s = time.monotonic()
-    engine, preparer = open_bench_engine(network, config)
-    opened_s, opening = time.monotonic(), engine.read_meter()
+    with out_of_memory_reported(resolve_platform(config)):
+        network = random_model(shape, config) if shape else load_model(config)
     requests = workload.requests(lambda text: len(network.text_tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(workload, num_rows=min(workload.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, others.requests(len) if cold else requests, concurrency, chunks)
+    first_requests = others.requests(len) if cold else requests
+    config = replace(config, max_frames=max(request.max_frames for request in [*requests, *first_requests]))
+    loaded_s = time.monotonic()
+    engine, preparer = open_bench_engine(network, config, owns_model=True)
+    opened_s, opening = time.monotonic(), engine.read_meter()
+    warm_up = measure(engine, first_requests, concurrency, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:

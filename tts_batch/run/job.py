@@ -209,7 +209,7 @@ class _Job:
         each = f"2 {devices[0].kind}" if self._config.placement == "split" else devices[0].kind
         self.info(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         answer_limits = self._limits.answer_s, self._limits.answer_frame_s
-        opening = partial(open_engine_message, self._config, group.model, len(devices), answer_limits)
+        opening = partial(open_engine_message, self._config, group, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
         self._pool = Pool(*names, devices, opening, self, self._limits)

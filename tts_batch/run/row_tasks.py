@@ -29,6 +29,7 @@ from tts_batch.worker.pieces import piece_id
 
 if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup
+    from tts_batch.plan.planner import GroupTotals
     from tts_batch.plan.rows import PlannedRow
 
 NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
@@ -51,18 +52,19 @@ NEW_SEED_HELPS: tuple[Reason, ...] = (
 
 def open_engine_message(
     config: JobConfig,
-    model: ModelGroup,
+    group: GroupTotals,
     num_workers: int,
     limits: tuple[float, float],
     device: Device,
     segments: SegmentNames,
 ) -> OpenEngine:
     """Return the first message to a worker. `limits`: how long its engine may owe a result, and more for each frame."""
+    model = group.model
     return OpenEngine(
         out=config.out.resolve(),
         segments=segments,
         engine=config.engine,
-        engine_config=engine_config(config, model, device.kind),
+        engine_config=engine_config(config, model, device.kind, group.longest_frames),
         rules=clip_rules(config, model),
         labels=EngineLabels(model.name, model.revision, config.engine),
         deadlines=Deadlines(*limits, config.row_time_limit),
@@ -82,8 +84,10 @@ def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
     )
 
 
-def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
-    """Return what an engine for one of the run's models is opened with."""
+def engine_config(
+    config: JobConfig, model: ModelGroup, device_kind: str, max_frames: int | None = None
+) -> EngineConfig:
+    """Return what an engine for one of the run's models is opened with; `max_frames`: the longest budget to come."""
     return EngineConfig(
         model=str(model.checkpoint.path) if model.checkpoint else "",
         model_revision=model.revision,
@@ -99,6 +103,7 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
         options=config.engine_options,
+        max_frames=max_frames,
         cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
 

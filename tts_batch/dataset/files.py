@@ -27,7 +27,7 @@ COMPRESSIONS: dict[str, str] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".
 # In a folder, .json, .txt and lists are more often notes and settings than tables: name such a file itself.
 _FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".arrow"})
 _FROM_PYTHON = re.compile(r"rows(-[0-9a-f]{12}\.parquet)?")  # as memory_table names them
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHEET_SUFFIXES = frozenset({".xlsx", ".xls", ".xlsm", ".ods", ".numbers"})
 _GLOB = re.compile(r"[*?\[]")
 
@@ -55,7 +55,7 @@ class TableFile:
         """The folders named key=value directly above the file, which are columns, as Hive and Spark write them.
 
         They are those of the whole path, so that they do not depend on how the file was named. Rows that came from
-        Python have none: their path is not the user's.
+        Python have none: their path is not the user's. Raises UsageError for two of one name.
         """
         if _FROM_PYTHON.fullmatch(PurePosixPath(self.path).name):
             return {}
@@ -64,8 +64,11 @@ class TableFile:
             key, sign, value = folder.partition("=")
             if not (sign and key):
                 break
-            found.append((unquote(key), None if value == _HIVE_NULL else unquote(value)))
-        return dict(reversed(found))
+            found.append((unquote(key), None if value == HIVE_NULL else unquote(value)))
+        values = dict(reversed(found))
+        if len(values) < len(found):
+            raise UsageError(f"{self.name}: two folders above it are named {found[0][0]}=…: rename one of them.")
+        return values
 
     @property
     def ignored_folders(self) -> list[str]:

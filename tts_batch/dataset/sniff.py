@@ -34,6 +34,8 @@ class FileKind:
         return self.name
 
 
+UNKNOWN = FileKind("a file of unknown kind", may_be_text=True)
+
 # (offset, magic, kind)
 _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
     (8, b"WAVE", FileKind("a WAV file")),
@@ -82,7 +84,7 @@ def sniff(data: bytes) -> FileKind:
         return FileKind("JSON", may_be_audio=False, may_be_text=True)
     if not has_controls(data):
         return FileKind("text", may_be_audio=False, may_be_text=True)
-    return FileKind("a file of unknown kind", may_be_text=True)
+    return UNKNOWN
 
 
 def has_controls(data: bytes) -> bool:

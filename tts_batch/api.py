@@ -78,7 +78,7 @@ def synth(
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
     if not paths:
-        written = write_table(as_arrow(table), folder, job.map)
+        written = write_table(as_arrow(table, job.map), folder, job.map)
         job = job.model_copy(update={"data": (str(written),)})
     stop = StopSignals()
     try:

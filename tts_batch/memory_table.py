@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tts_batch.dataset.audio import to_mono
-from tts_batch.dataset.cells import plain_text
+from tts_batch.dataset.cells import plain_text, quote
 from tts_batch.dataset.columns import AMBIGUOUS, loosely, map_columns
 from tts_batch.dataset.files import TableFile
 from tts_batch.dataset.notes import Notes
@@ -48,7 +48,7 @@ def as_arrow(table: Any) -> pa.Table:
     rows = list(table) if isinstance(table, Iterable) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise UsageError(
-            f"A table is a path, a list of dicts, a pyarrow table or a pandas frame with rows, not {_short(table)}."
+            f"A table is a path, a list of dicts, a pyarrow table or a pandas frame with rows, not {quote(table)}."
         )
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({str(name): _column(str(name), [row.get(name) for row in rows]) for name in names})
@@ -248,8 +248,3 @@ def _absolute(cell: str | None) -> str | None:
     if not cell or not cell.strip() or "://" in cell or cell.startswith("data:"):
         return cell
     return os.path.abspath(os.path.expanduser(cell.strip()))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:80] + "…"

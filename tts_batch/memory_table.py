@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
@@ -219,27 +219,23 @@ def _with_absolute_recordings(table: pa.Table, mapping: Mapping[str, str]) -> pa
     name = columns.ours.get("ref_audio")
     if name is None:
         return table
-    return table.set_column(names.index(name), name, _each_path(table[name], _absolute))
+    return table.set_column(names.index(name), name, _with_absolute_paths(table[name]))
 
 
-def _each_path(column: pa.ChunkedArray, change: Callable[[str | None], str | None]) -> pa.ChunkedArray:
-    """Return `column` with `change` made to its paths, where it holds any: texts, or structs with a path."""
+def _with_absolute_paths(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return `column` with its paths made absolute, where it holds any: texts, or structs with a path."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.chunked_array([[change(cell) for cell in column.to_pylist()]], kind)
-    if not pa.types.is_struct(kind) or kind.get_field_index("path") < 0:
+        return pa.chunked_array([[_absolute(cell) for cell in column.to_pylist()]], kind)
+    if not pa.types.is_struct(kind) or (place := kind.get_field_index("path")) < 0:
         return column
     chunks = []
     for chunk in column.chunks:
-        fields = [
-            _each_path(pa.chunked_array([chunk.field(place)]), change).combine_chunks()
-            if field.name == "path"
-            else chunk.field(place)
-            for place, field in enumerate(kind)
-        ]
+        fields = [chunk.field(i) for i in range(kind.num_fields)]
+        fields[place] = _with_absolute_paths(pa.chunked_array([fields[place]])).combine_chunks()
         chunks.append(pa.StructArray.from_arrays(fields, fields=list(kind), mask=chunk.is_null()))
     return pa.chunked_array(chunks, kind)
 

@@ -25,8 +25,9 @@ def test_a_plan_counts_everything(planner: Planner) -> None:
     assert (plan.num_rows, plan.num_failed, plan.num_planned) == (9, 3, 6)
     assert plan.failures == {"empty_text": 1, "bad_language": 1, "bad_seed": 1}
     assert [row.row_index for row in plan.examples] == [5, 6, 7]
-    assert 0 < plan.expected_audio_s < 60
-    assert plan.budget_frames >= 6 * 192
+    shown = plan.to_dict()
+    assert 0 < shown["expected_audio_hours"] < 60 / 3600
+    assert shown["budget_frames"] >= 6 * 192
     assert plan.expected_end_token_failures == pytest.approx(6 * 0.0034)
     shown = json.loads(json.dumps(plan.to_dict()))
     assert shown["examples"][0]["reason"] == "empty_text"
@@ -56,7 +57,8 @@ def test_budgets_by_text_row_and_run(planner: Planner) -> None:
     long_text = "This is a rather long sentence, " * 20
     by_text = planner.rows(PRESET, {**PRESET, "text": long_text}, {**PRESET, "max_frames": 7})
     assert by_text[0].max_frames == 192
-    assert by_text[1].max_frames == 12 * by_text[1].pieces[0].num_text_tokens > 192
+    assert by_text[1].model_group is not None
+    assert by_text[1].max_frames == 12 * by_text[1].model_group.tokenizer.count(long_text) > 192
     assert by_text[2].max_frames == 7
     by_run = planner.rows(PRESET, {**PRESET, "max_frames": 7}, max_frames=3600)
     assert [item.max_frames for item in by_run] == [3600, 7]  # b05: what the user says, no hidden cap
@@ -140,7 +142,14 @@ def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int
     assert words in note
 
 
-@pytest.mark.parametrize(("engine", "words"), [("vllm", "not in this version"), ("nativ", "'nativ' is not one of")])
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "not in this version"),
+        ("nativ", "'nativ' is not one of"),
+        ("no_such.module:create", "no module 'no_such.module'"),
+    ],
+)
 def test_an_engine_that_there_is_not_is_refused_before_anything_starts(
     planner: Planner, engine: str, words: str
 ) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.resources import files
 
 import torch
 
 from tts_batch.cache import cache_folder
-from tts_batch.engine.compute_loop import BURST
 from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
-from tts_batch.engine.request import EngineConfig, SpeechRequest
+from tts_batch.engine.request import EngineConfig
 from tts_batch.errors import UsageError
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.config import CodecConfig, ModelConfig
@@ -53,19 +51,11 @@ def load_model(config: EngineConfig) -> Qwen3TTS:
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
-@torch.inference_mode()
-def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> None:
-    """Encode all voices that are not cached yet, in bursts as an engine would. The preparer's engine must be idle."""
-    for first in range(0, len(requests), BURST):
-        burst = requests[first : first + BURST]
-        preparer.load_ahead(burst)
-        for request in burst:
-            preparer.load(request)
-        preparer.encode_loaded()
+def open_bench_engine(model: Qwen3TTS, config: EngineConfig, owns_model: bool = False) -> tuple[NativeEngine, Preparer]:
+    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle.
 
-
-def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
-    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
+    With `owns_model`, weights that the engine does not read are freed, as `NativeEngine` does with a checkpoint's.
+    """
     _, profile = resolve_profile(config, resolve_platform(config))
     preparer = Preparer(model, references_together=profile.references_together)
-    return NativeEngine.of_model(model, config, preparer), preparer
+    return NativeEngine.of_model(model, config, preparer, owns_model), preparer

@@ -70,10 +70,10 @@ def bench(
         code2wav_mode="chunked" if chunked else "utterance",
         **engine_options,
     )
-    asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
-    at_once = None if concurrency == "max" else int(concurrency)
+    requests = Workload(workload, rows, references, x_vector_only or workload == "fixed")
+    in_flight = None if concurrency == "max" else int(concurrency)
     try:
-        report = _measure(shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
+        report = _measure(shape, config, requests, cold=cache == "cold", concurrency=in_flight, rounds=rounds)
     except EngineError as error:
         raise CannotContinueError(str(error)) from error
     if json_path:
@@ -84,7 +84,7 @@ def bench(
 
 
 def _measure(
-    shape: str | None, config: EngineConfig, asked: Workload, *, cold: bool, at_once: int | None, rounds: int
+    shape: str | None, config: EngineConfig, workload: Workload, *, cold: bool, concurrency: int | None, rounds: int
 ) -> dict[str, Any]:
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
     from tts_batch.bench.engines import load_model, open_bench_engine, random_model
@@ -92,31 +92,36 @@ def _measure(
     from tts_batch.bench.measure import measure
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
+    from tts_batch.engine.devices import resolve_platform
+    from tts_batch.engine.native import out_of_memory_reported
 
     chunks = ChunkRecorder() if config.code2wav_mode == "chunked" else None
     config = replace(config, on_chunk=chunks)
     started_s = time.monotonic()
-    network = random_model(shape, config) if shape else load_model(config)
-    loaded_s = time.monotonic()
-    engine, preparer = open_bench_engine(network, config)
-    opened_s, opening = time.monotonic(), engine.read_meter()
-    requests = asked.requests(lambda text: len(network.text_tokenizer.encode(text)))
+    with out_of_memory_reported(resolve_platform(config)):
+        network = random_model(shape, config) if shape else load_model(config)
+    requests = workload.requests(lambda text: len(network.text_tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
-    others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, others.requests(len) if cold else requests, at_once, chunks)
+    others = replace(workload, num_rows=min(workload.num_rows, 64), num_references=8, seed=1)
+    first_requests = others.requests(len) if cold else requests
+    config = replace(config, max_frames=max(request.max_frames for request in [*requests, *first_requests]))
+    loaded_s = time.monotonic()
+    engine, preparer = open_bench_engine(network, config, owns_model=True)
+    opened_s, opening = time.monotonic(), engine.read_meter()
+    warm_up = measure(engine, first_requests, concurrency, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:
             preparer.forget_references()
-        measurements.append(measure(engine, requests, at_once, chunks))
+        measurements.append(measure(engine, requests, concurrency, chunks))
     graphs = engine.read_meter().graphs
     engine.close()
     return {
         "machine": describe_machine(),
         "engine": engine.info,
-        "workload": {name: getattr(asked, name) for name in asked.__slots__},
+        "workload": {name: getattr(workload, name) for name in workload.__slots__},
         "cache": "cold" if cold else "warm",
-        "concurrency": at_once or "max",
+        "concurrency": concurrency or "max",
         "load_s": loaded_s - started_s,
         "open_s": opened_s - loaded_s,
         "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),

@@ -17,16 +17,19 @@ from tts_batch.records import Row
 SEMANTICS = 1  # raise it when the audio of a request changes: sampling, noise, prompt, seams between decoded chunks
 
 # Settings that never change the audio of a row. A new setting counts until it is named here.
-_READING = ("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url")
-_INPUT_AND_OUTPUT = (*_READING, "out", "keep_failed_audio")
-_ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
-_CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
-_MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
-_MODEL = ("model", "model_revision")  # identified by its weights, not by its path
-_SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
+_SILENT_SETTINGS = {
+    *("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url", "out", "keep_failed_audio"),
+    *("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo", "overwrite", "allow_mixed", "progress"),
+    *("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout"),
+    *("model", "model_revision"),  # identified by its weights, not by its path
+}
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
-_OPTIONAL = {"split_text": ("split_text", "split_pause_s"), "trim": ("trim", "trim_margin_s")}
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "split_text": ("split_text", "split_pause_s"),
+    "trim": ("trim", "trim_margin_s"),
+    "engine_options": ("engine_options",),
+}
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
@@ -84,6 +87,8 @@ class RowFingerprints:
         self._common.update(json.dumps(common, sort_keys=True).encode())
         if config.trim:
             self._common.update(f"trim {config.trim_margin_s}".encode())
+        if config.engine_options:
+            self._common.update(json.dumps(sorted(config.engine_options.items())).encode())
         self._pause_s = config.split_pause_s
 
     def of(

@@ -41,6 +41,32 @@ def test_what_is_gone_or_another_is_left_out(run: Path) -> None:
     assert clips.remarks == []
 
 
+@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("audio", ["../victim.wav", "{victim}", "ab/../../victim.wav", "run.json", "", None, "other"])
+def test_a_manifest_names_no_file_but_the_rows_clip(run: Path, audio: str | None, has_journal: bool) -> None:
+    rows = ok_rows(run)
+    victim = run.parent / "victim.wav"
+    shutil.copy(run / rows[0]["audio"], victim)  # of the right size
+    if not has_journal:
+        shutil.rmtree(run / "journal")
+    named = rows[1]["audio"] if audio == "other" else audio and audio.format(victim=victim)
+    table = pq.read_table(run / "manifest.parquet")
+    place = table.schema.get_field_index("audio")
+    column = [named if cell == rows[0]["audio"] else cell for cell in table["audio"].to_pylist()]
+    changed = table.set_column(place, table.schema.field(place), pa.array(column, table.schema.field(place).type))
+    pq.write_table(changed, run / "manifest.parquet")
+    clips = FinishedClips(run)
+    assert (len(clips), clips.left_out["changed"]) == (17, 1)
+    assert rows[0]["id"] not in [clip.row["id"] for clip in clips]
+
+
+def test_a_clip_that_is_a_link_is_left_out(run: Path) -> None:
+    clip = run / ok_rows(run)[0]["audio"]
+    clip.rename(run.parent / "victim.wav")
+    clip.symlink_to(run.parent / "victim.wav")
+    assert FinishedClips(run).left_out["changed"] == 1
+
+
 def test_a_clip_made_anew_since_the_manifest_is_left_out(tmp_path: Path) -> None:
     """A text was changed and the run that made it again was killed: the old text must not meet the new sound."""
     rows = make_rows(4)

@@ -15,6 +15,7 @@ from tests.run.support import make_rows
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClips, map_ahead
 from tts_batch.run.existing_run import finish_run
+from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
 from tts_batch.store.schema import SCHEMA
@@ -120,12 +121,15 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
 
 
 def _peak(run: Path, rows: int) -> int:
-    """The most bytes of Python objects while a manifest of so many rows, all with one clip, is gone through."""
+    """The most bytes of Python objects while a manifest of so many rows, each with a clip, is gone through."""
     run.mkdir()
-    (run / "clip.wav").write_bytes(b"sound")
     (run / "run.json").write_text('{"state": "finished"}')
-    values = {"status": "ok", "audio": "clip.wav", "duration_s": 1.0, "sample_rate": 24_000, "model": "m"}
-    texts = ({**values, "id": f"row-{number}", "text": f"Text {number}. " * 10} for number in range(rows))
+    values = {"status": "ok", "duration_s": 1.0, "sample_rate": 24_000, "model": "m"}
+    names = {f"row-{number}": clip_path(f"row-{number}") for number in range(rows)}
+    for name in names.values():
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(b"sound")
+    texts = ({**values, "id": row_id, "audio": name, "text": f"{row_id}. " * 10} for row_id, name in names.items())
     pq.write_table(pa.Table.from_pylist(list(texts), SCHEMA), run / "manifest.parquet")
     tracemalloc.start()
     clips = FinishedClips(run)

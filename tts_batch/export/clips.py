@@ -155,17 +155,17 @@ class FinishedClips:
             self.left_out[row["reason"] or row["status"]] += 1
             return None
         path = Path(row["audio"] or "")
+        if path.suffix not in SUFFIXES or str(path) != clip_path(row["id"], path.suffix):
+            self.left_out["changed"] += 1  # a manifest of others could name any file
+            return None
         try:
             found = os.lstat(self.run / path)
         except FileNotFoundError:
             self.left_out["missing"] += 1
             return None
         size = found.st_size
-        is_clip = row["audio"] == clip_path(row["id"], path.suffix) and stat.S_ISREG(found.st_mode)
-        if not is_clip or path.suffix not in SUFFIXES:  # a manifest of others could name any file
-            self.left_out["changed"] += 1
-            return None
-        if len(index) and size != index.clip_bytes(row):  # a folder without its journal cannot be checked
+        # A folder without its journal cannot be compared with it.
+        if not stat.S_ISREG(found.st_mode) or (len(index) and size != index.clip_bytes(row)):
             self.left_out["changed"] += 1
             return None
         return size

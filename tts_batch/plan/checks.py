@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from tts_batch.config import JobConfig
 from tts_batch.dataset.audio import LONG_REFERENCE_S, SHORT_REFERENCE_S
 from tts_batch.dataset.notes import Notes
+from tts_batch.engine.vllm.settings import MAX_MODEL_LEN
+from tts_batch.engine.vllm.versions import find_problem, find_versions
 from tts_batch.errors import UsageError
 from tts_batch.plan.models import ModelGroup
 from tts_batch.records import Row
@@ -20,12 +22,32 @@ _NOT_ENGLISH = re.compile(r"(?![A-Za-z])[^\W\d_]")
 _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
 
 
-def check_engine(engine: str) -> None:
-    """Raise UsageError for an unknown engine. A factory is checked where it is called, in its worker."""
-    if engine == "vllm":
-        raise UsageError("--engine vllm is not in this version: leave it out, or write --engine native.")
-    if engine != "native" and ":" not in engine:
-        raise UsageError(f"--engine {engine!r} is not one of native, package.module:factory.")
+def check_engine(config: JobConfig, notes: Notes) -> None:
+    """Raise UsageError for an unknown engine, or one that lacks what is asked for; remark on what else it lacks.
+
+    A factory is checked where it is called, in its worker.
+    """
+    if config.engine == "vllm":
+        _check_vllm(config, notes)
+    elif config.engine != "native" and ":" not in config.engine:
+        raise UsageError(f"--engine {config.engine!r} is not one of native, vllm, package.module:factory.")
+
+
+def _check_vllm(config: JobConfig, notes: Notes) -> None:
+    for is_asked, option, lack in (
+        (config.device not in ("auto", "cuda"), f"--device {config.device}", "runs on CUDA alone"),
+        (config.dtype == "float32", "--dtype float32", "computes in bfloat16 alone"),
+        (config.save_codes, "--save-codes", "returns no codes"),
+        (bool(config.loop_frames), "--loop-frames", "does not look for loops"),
+    ):
+        if is_asked:
+            raise UsageError(f"--engine vllm {lack}: leave out {option}, or use --engine native.")
+    if (problem := find_problem(find_versions())) is not None:
+        notes.add(f"--engine vllm cannot start here: {problem.rstrip('.')}")
+    notes.add(
+        "--engine vllm returns no codes, does not end a loop before its budget, and takes at most "
+        f"{MAX_MODEL_LEN} positions of prompt and frames together"
+    )
 
 
 def remark_settings(config: JobConfig, notes: Notes) -> None:

@@ -26,7 +26,11 @@ _MODEL = ("model", "model_revision")  # identified by its weights, not by its pa
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
-_OPTIONAL = {"split_text": ("split_text", "split_pause_s"), "trim": ("trim", "trim_margin_s")}
+_OPTIONAL = {
+    "split_text": ("split_text", "split_pause_s"),
+    "trim": ("trim", "trim_margin_s"),
+    "engine_options": ("engine_options",),
+}
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 

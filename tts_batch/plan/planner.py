@@ -36,7 +36,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
-    check_engine(config.engine)
+    check_engine(config, notes)
     remark_settings(config, notes)
     models, fetcher, decoder = Models(config), make_fetcher(config), ReferenceDecoder()
     shard = Shard.parse(config.shard)

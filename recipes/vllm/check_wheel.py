@@ -55,7 +55,7 @@ SOURCES = {  # pure functions, which tests run
 }
 CONSTANTS = {
     "NUM_TOKENS_OUT": "vllm_omni/metrics/definitions.py",
-    "STAGE_GEN_TIME_MS": "vllm_omni/metrics/definitions.py",
+    "STAGE_GEN_TIME": "vllm_omni/metrics/definitions.py",
 }
 MENTIONED = {  # names that our code spells as strings, and where vLLM-Omni does
     "VLLM_OMNI_INPUT_WAIT_TIMEOUT_S": "vllm_omni/core/sched/omni_scheduler_mixin.py",

@@ -53,7 +53,6 @@ class _Running:
     request_id: str
     prepared: Prepared
     submitted_s: float
-    deadline_s: float
 
 
 class VllmEngine:
@@ -174,10 +173,8 @@ class VllmEngine:
                 self._put([failure_result(request.request_id, error)])
                 continue
             self._num_submitted += 1
-            host_id, now_s = f"{self._num_submitted}-{request.request_id}", time.monotonic()
-            self._running[host_id] = _Running(
-                request.request_id, prepared, now_s, now_s + self._settings.deadline_s(request.max_frames)
-            )
+            host_id = f"{self._num_submitted}-{request.request_id}"
+            self._running[host_id] = _Running(request.request_id, prepared, time.monotonic())
             self._send(replace(prepared.request, request_id=host_id))
 
     def _drop_aborted(self) -> None:
@@ -220,28 +217,33 @@ class VllmEngine:
         self._put([result])
 
     def _check_deadlines(self) -> None:
-        """A request that is late fails alone if others were answered meanwhile; else the whole engine is stuck."""
-        now_s = time.monotonic()
+        """The engine is stuck when nothing is answered for as long as the longest request may take.
+
+        A request that is late fails alone, once a later answer shows that the engine went on without it.
+        """
+        if not self._running:
+            return
+        quiet_since_s = max(self._last_answer_s, min(running.submitted_s for running in self._running.values()))
+        allowed_s = self._settings.deadline_s(max(running.prepared.max_frames for running in self._running.values()))
+        if time.monotonic() - quiet_since_s > allowed_s:
+            raise EngineError(
+                f"engine vllm is stuck: {len(self._running)} requests in flight, and no answer for {allowed_s:.0f} s."
+            )
         for host_id, running in list(self._running.items()):
-            if now_s <= running.deadline_s:
-                continue
-            allowed_s = running.deadline_s - running.submitted_s
-            if self._last_answer_s < running.submitted_s:
-                raise EngineError(
-                    f"engine vllm is stuck: {len(self._running)} requests in flight, and no answer for "
-                    f"{allowed_s:.0f} s."
-                )
-            self._abort(host_id)
-            message = f"engine vllm returned no result within {allowed_s:.0f} s, and went on."
-            self._put([error_result(running.request_id, "stalled", message)])
+            allowed_s = self._settings.deadline_s(running.prepared.max_frames)
+            if running.submitted_s + allowed_s < self._last_answer_s:
+                self._abort(host_id)
+                message = f"engine vllm returned no result within {allowed_s:.0f} s, and went on."
+                self._put([error_result(running.request_id, "stalled", message)])
 
     def _put(self, results: Iterable[SpeechResult]) -> None:
         """Hand results over; the time that the caller lets it wait counts against nobody's deadline."""
         started_s = time.monotonic()
         self._exchange.put(result for result in results if result.request_id in self._exchange.owed)
         if (waited_s := time.monotonic() - started_s) > RECEIVE_S:
+            self._last_answer_s += waited_s
             for running in self._running.values():
-                running.deadline_s += waited_s
+                running.submitted_s += waited_s
 
     def _send(self, message: ToHost) -> None:
         try:

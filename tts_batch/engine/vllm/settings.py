@@ -31,13 +31,14 @@ class Profile:
     max_num_seqs: int  # rows that the talker decodes together, and requests in flight
     code2wav_seqs: int
     code2wav_batch: int  # decoded together
+    code2wav_graphs: int  # batches from 1 to this many are replayed from CUDA graphs
 
 
 PROFILE_SIZES: Mapping[str, Profile] = {
-    "basic": Profile(64, 64, 1),
-    "b2": Profile(64, 10, 2),
-    "b4": Profile(64, 10, 4),
-    "throughput": Profile(128, 32, 8),
+    "basic": Profile(64, 64, 4, 1),
+    "b2": Profile(64, 10, 2, 2),
+    "b4": Profile(64, 10, 4, 4),
+    "throughput": Profile(128, 32, 8, 8),
 }
 
 
@@ -131,7 +132,7 @@ def deploy_values(settings: Settings) -> dict[str, Any]:
         "code_predictor_prefix_graphs": False,
         "ref_audio_artifact_cache_max_entries": 1_024,
         "decode_batch_max_size": sizes.code2wav_batch,
-        "decode_cudagraph_batch_sizes": list(range(1, sizes.code2wav_batch + 1)),
+        "decode_cudagraph_batch_sizes": list(range(1, sizes.code2wav_graphs + 1)),
         "decode_enable_tf32": False,
     }
     common = {

@@ -21,6 +21,7 @@ from tts_batch.engine.choices import (
 
 __all__ = [
     "BENCH_CACHES",
+    "BENCH_ENGINES",
     "BENCH_SHAPES",
     "BENCH_WORKLOADS",
     "CHECKS",
@@ -37,6 +38,7 @@ __all__ = [
     "TASKS",
     "TINY_MODELS",
     "BenchCache",
+    "BenchEngine",
     "BenchShape",
     "BenchWorkload",
     "CheckName",
@@ -77,6 +79,7 @@ ExportFormat = Literal["hf", "audiofolder", "webdataset", "ljspeech", "nemo", "q
 BenchShape = Literal["1.7b", "0.6b"]
 BenchWorkload = Literal["seed-tts", "fixed"]
 BenchCache = Literal["warm", "cold"]
+BenchEngine = Literal["native", "vllm"]
 
 TASKS: tuple[Task, ...] = get_args(Task)
 TINY_MODELS: tuple[TinyModel, ...] = get_args(TinyModel)
@@ -88,3 +91,4 @@ EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 BENCH_SHAPES: tuple[BenchShape, ...] = get_args(BenchShape)
 BENCH_WORKLOADS: tuple[BenchWorkload, ...] = get_args(BenchWorkload)
 BENCH_CACHES: tuple[BenchCache, ...] = get_args(BenchCache)
+BENCH_ENGINES: tuple[BenchEngine, ...] = get_args(BenchEngine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 
 from tts_batch.choices import (
     BENCH_CACHES,
+    BENCH_ENGINES,
     BENCH_SHAPES,
     BENCH_WORKLOADS,
     DEVICES,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.option("--engine", "engines", type=click.Choice(BENCH_ENGINES), multiple=True, default=("native",),
+              show_default=True, help="What to measure. May be repeated: they are compared.")  # fmt: skip
 @click.option("--shape", type=click.Choice(BENCH_SHAPES), help="A released shape with random weights.")
 @click.option("--model", help="Or a Base checkpoint: folder, hub id or 'tiny-random'.")
 @click.option("--workload", type=click.Choice(BENCH_WORKLOADS), default="seed-tts", show_default=True,
@@ -50,14 +52,16 @@ if TYPE_CHECKING:
 @click.option("--no-cuda-graph", is_flag=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything measured here.")
 def bench(
-    shape: str | None, model: str | None, workload: str, rows: int, references: int, x_vector_only: bool, cache: str,
+    engines: tuple[str, ...], shape: str | None, model: str | None, workload: str, rows: int, references: int,
+    x_vector_only: bool, cache: str,
     concurrency: str, rounds: int, placement: str, chunked: bool, runner: str | None, profile: str | None,
     device: str, dtype: str, max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second on this machine, from prompt building to the waveform on the host.
 
     Start-up and warm-up are reported apart. With --shape no checkpoint is needed: the weights are random and each
-    row ends after a fixed number of frames.
+    row ends after a fixed number of frames. Engine vllm reads weights from a folder: with --shape, one of 5 GB that is
+    written to the cache once.
 
     Beside the rates: the time of a frame on the device and the host by stage, CUDA graph hits and misses, and how idle
     the GPU was between the first clip and the one that completed 90 % of the audio.
@@ -66,6 +70,8 @@ def bench(
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
+    if "vllm" in engines and cache == "cold":
+        raise UsageError("--cache cold is for engine native alone: vLLM-Omni cannot be told to forget voices.")
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
@@ -82,46 +88,50 @@ def bench(
     )  # fmt: skip
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
     at_once = None if concurrency == "max" else int(concurrency)
-    from tts_batch.bench.table import print_table
+    from tts_batch.bench.table import print_ratio, print_table
 
-    try:
-        report = _measure(shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
-    except EngineError as error:
-        raise CannotContinueError(str(error)) from error
-    if json_path:
-        json_path.write_text(json.dumps(report, indent=1))
-    print_table(report)
-    complete = all(measured["completed"] == measured["attempted"] for measured in report["rounds"])
+    reports = {}
+    for name in dict.fromkeys(engines):
+        try:
+            report = _measure(name, shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
+        except EngineError as error:
+            raise CannotContinueError(str(error)) from error
+        reports[name] = report
+        if json_path:
+            json_path.write_text(json.dumps(report if len(engines) == 1 else reports, indent=1))
+        print_table(report)
+    if len(reports) > 1:
+        print_ratio(reports)
+    rounds_made = [measured for report in reports.values() for measured in report["rounds"]]
+    complete = all(measured["completed"] == measured["attempted"] for measured in rounds_made)
     return ExitStatus.OK if complete else ExitStatus.SOME_FAILED
 
 
 def _measure(
-    shape: str | None, config: EngineConfig, asked: Workload, *, cold: bool, at_once: int | None, rounds: int
+    name: str, shape: str | None, config: EngineConfig, asked: Workload, *, cold: bool, at_once: int | None, rounds: int
 ) -> dict[str, Any]:
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
-    from tts_batch.bench.engines import load_model, open_bench_engine, random_model
+    from tts_batch.bench.engines import open_native, open_vllm
     from tts_batch.bench.gpu import METHOD
-    from tts_batch.bench.measure import measure
+    from tts_batch.bench.measure import measure, read_meter
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
 
-    chunks = ChunkRecorder() if config.code2wav_mode == "chunked" else None
+    chunks = ChunkRecorder() if config.code2wav_mode == "chunked" and name == "native" else None
     config = replace(config, on_chunk=chunks)
-    started_s = time.monotonic()
-    network = random_model(shape, config) if shape else load_model(config)
-    loaded_s = time.monotonic()
-    engine, preparer = open_bench_engine(network, config)
-    opened_s, opening = time.monotonic(), engine.read_meter()
-    requests = asked.requests(lambda text: len(network.text_tokenizer.encode(text)))
+    opened = (open_native if name == "native" else open_vllm)(shape, config)
+    engine = opened.engine
+    opening = read_meter(engine)
+    requests = asked.requests(lambda text: len(opened.tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
     warm_up = measure(engine, others.requests(len) if cold else requests, at_once, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:
-            preparer.forget_references()
+            opened.forget_references()
         measurements.append(measure(engine, requests, at_once, chunks))
-    graphs = engine.read_meter().graphs
+    graphs = read_meter(engine).graphs
     engine.close()
     return {
         "machine": describe_machine(),
@@ -129,10 +139,10 @@ def _measure(
         "workload": {name: getattr(asked, name) for name in asked.__slots__},
         "cache": "cold" if cold else "warm",
         "concurrency": at_once or "max",
-        "load_s": loaded_s - started_s,
-        "open_s": opened_s - loaded_s,
+        "load_s": opened.load_s,
+        "open_s": opened.open_s,
         "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),
-        "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
+        "start_to_first_clip_s": opened.load_s + opened.open_s + warm_up.first_result_s,
         "gpu_measured": METHOD,
         "graphs": graphs,  # since the engine was opened
         "warm_up": warm_up.as_dict(),

@@ -1,6 +1,6 @@
 """One variant of the checks of --engine vllm on a GPU; benchmarks/vllm_gpu.sh prepares the machine for it.
 
-    eager     256 rows, killed in the middle and resumed; then `bench` of vllm (eager) and native (as it is), and the ratio
+    eager     256 rows, killed in the middle and resumed; then `bench` of vllm (eager) and of native, and the ratio
     graphs    `bench` of vllm with CUDA graphs (a start of five to six minutes), then native, and the ratio
     chunked   64 rows with async_chunk, whole utterances and chunks, both eager
     tiny      the trained tiny checkpoint, greedy: which leading frames of vllm are those of native
@@ -14,21 +14,26 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 FRAMES = 52
-ROWS = 256
+ROWS = int(os.environ.get("ROWS", "256"))  # fewer, for a rehearsal
 SAMPLES_PER_FRAME = 1_920
 CHECKS_OFF = (  # the weights are random: noise of a length that has nothing to do with the text
     "silent_peak_dbfs", "too_long_factor", "too_short_factor", "long_silence_s", "noise_flatness", "ref_correlation",
 )  # fmt: skip
+
+
+Watch = Callable[[subprocess.Popen[bytes]], Any]
 
 
 class Steps:
@@ -50,13 +55,7 @@ class Steps:
         print(name, json.dumps(facts), flush=True)
         (self.out / "summary.json").write_text(json.dumps(self.summary, indent=1))
 
-    def command(
-        self,
-        name: str,
-        command: list[str],
-        limit_s: float,
-        watch: Callable[[subprocess.Popen[bytes]], Any] | None = None,
-    ) -> int:
+    def command(self, name: str, command: list[str], limit_s: float, watch: Watch | None = None) -> int:
         """Run a command, its output in a log; `watch` may end it. Returns its status, 124 when the limit was passed."""
         limit_s = max(1.0, min(limit_s, self.left_s))
         started_s, log = time.monotonic(), self.logs / f"{name}.log"
@@ -122,8 +121,8 @@ def synth(steps: Steps, name: str, model: Path, out: Path, rows: int, *options: 
     off = [argument for check in CHECKS_OFF for argument in ("--check", f"{check}=off")]
     return tts_batch(
         "synth", str(write_table(steps, rows)), "--out", str(out), "--model", str(model), "--engine", "vllm",
-        "--min-new-tokens", str(FRAMES), "--max-frames", str(FRAMES + 20), "--stall-timeout", "60", "--progress", "plain",
-        *off, *options,
+        "--min-new-tokens", str(FRAMES), "--max-frames", str(FRAMES + 20), "--stall-timeout", "60",
+        "--progress", "plain", "--device", "cuda", *off, *options,
     )  # fmt: skip
 
 
@@ -164,7 +163,7 @@ def processes() -> list[int]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        words = (b"engine.vllm.host", b"StageEngineCore", b"multiprocessing.spawn", b"killpg(int")
+        words = (b"tts_batch.worker", b"vllm.host", b"VLLM", b"StageEngine", b"multiprocessing.spawn", b"killpg(int")
         if state != "Z" and any(word in command for word in words):
             found.append(int(folder.name))
     return found
@@ -172,7 +171,7 @@ def processes() -> list[int]:
 
 def run_eager(steps: Steps) -> None:
     model, out = checkpoint(steps), steps.work / "wavs-eager"
-    subprocess.run(["rm", "-rf", str(out)])
+    shutil.rmtree(out, ignore_errors=True)
     command = synth(steps, "synth", model, out, ROWS, "--no-cuda-graph")
 
     def kill_in_the_middle(process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -241,7 +240,7 @@ def run_chunked(steps: Steps) -> None:
         ("runner_v1", ("--runner", "v1")),
     ):
         out = steps.work / f"wavs-{name}"
-        subprocess.run(["rm", "-rf", str(out)])
+        shutil.rmtree(out, ignore_errors=True)
         steps.command(name, synth(steps, name, model, out, 64, "--no-cuda-graph", *options), 170)
         check_clips(steps, name, out)
 
@@ -269,7 +268,12 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=500.0)
     asked = parser.parse_args()
     steps = Steps(asked.work, asked.out, asked.limit_s)
-    VARIANTS[asked.variant](steps)
+    try:
+        VARIANTS[asked.variant](steps)
+    except Exception as error:
+        traceback.print_exc()
+        steps.note("failed", error=repr(error))
+        return 1
     return 0
 
 

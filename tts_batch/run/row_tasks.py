@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tts_batch.cache import find_cache_folder
 from tts_batch.config import JobConfig
-from tts_batch.engine.request import FRAMES_PER_S, EngineConfig, SamplingParams
+from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
 from tts_batch.errors import Reason
 from tts_batch.ipc.messages import (
     CheckLimits,
@@ -100,16 +100,18 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
-        options=_engine_options(config, model.sampling),
+        options=_engine_options(config, model),
         cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
 
 
-def _engine_options(config: JobConfig, sampling: SamplingParams) -> dict[str, str]:
+def _engine_options(config: JobConfig, model: ModelGroup) -> dict[str, str]:
     """Return --engine-option; for vllm, which cannot vary it from row to row, how residual codes are sampled too."""
     if config.engine != "vllm":
         return config.engine_options
-    residual = {name: json.dumps(value) for name, value in asdict(sampling).items() if name.startswith("subtalker_")}
+    residual = {
+        name: json.dumps(value) for name, value in asdict(model.sampling).items() if name.startswith("subtalker_")
+    }
     return residual | config.engine_options
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from tts_batch import choices
 from tts_batch.bench.engines import SHAPES
+from tts_batch.engine.choices import PROFILES
 from tts_batch.model.tiny import NAMES
 from tts_batch.store.clips import check_format
 from tts_batch.worker.checks import CheckLimits
@@ -25,6 +26,6 @@ def test_each_is_there() -> None:
     assert tuple(SHAPES) == choices.BENCH_SHAPES
     assert {field.name for field in fields(CheckLimits)} == set(choices.CHECKS)
     profiles = (files("tts_batch") / "profiles").iterdir()
-    assert {file.name for file in profiles} == {f"{name}.yaml" for name in choices.PROFILES}
+    assert {file.name for file in profiles} == {f"{name}.yaml" for name in PROFILES}
     for name in choices.FORMATS:
         check_format(name)

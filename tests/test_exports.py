@@ -50,7 +50,7 @@ MAX_HELP_LINES = 400
 
 
 def test_public_names() -> None:
-    assert tts_batch.__all__ == PUBLIC
+    assert sorted(tts_batch.__all__) == sorted(PUBLIC)
     assert set(dir(tts_batch)) < set(PUBLIC)
 
 

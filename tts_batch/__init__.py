@@ -29,69 +29,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tts_batch.api import Synthesizer, SynthResult, synth
-    from tts_batch.clip import Clip
-    from tts_batch.config import JobConfig, JobOptions
-    from tts_batch.engine.errors import DuplicateRequest, EngineConfigError, EngineError
-    from tts_batch.engine.function import FunctionEngine
-    from tts_batch.engine.generation import generate
-    from tts_batch.engine.registry import open_engine
-    from tts_batch.engine.request import (
-        Engine,
-        EngineConfig,
-        OnChunk,
-        Reference,
-        SamplingParams,
-        SpeechRequest,
-        SpeechResult,
-    )
-    from tts_batch.errors import (
-        REASONS,
-        CannotContinueError,
-        ExitStatus,
-        Reason,
-        RowError,
-        TTSBatchError,
-        UsageError,
-    )
-    from tts_batch.records import Failure
-    from tts_batch.run.signals import StoppedEarlyError
-    from tts_batch.store.status import JobSummary
+    from tts_batch.api import Synthesizer as Synthesizer
+    from tts_batch.api import SynthResult as SynthResult
+    from tts_batch.api import synth as synth
+    from tts_batch.clip import Clip as Clip
+    from tts_batch.config import JobConfig as JobConfig
+    from tts_batch.config import JobOptions as JobOptions
+    from tts_batch.engine.errors import DuplicateRequest as DuplicateRequest
+    from tts_batch.engine.errors import EngineConfigError as EngineConfigError
+    from tts_batch.engine.errors import EngineError as EngineError
+    from tts_batch.engine.function import FunctionEngine as FunctionEngine
+    from tts_batch.engine.generation import generate as generate
+    from tts_batch.engine.registry import open_engine as open_engine
+    from tts_batch.engine.request import Engine as Engine
+    from tts_batch.engine.request import EngineConfig as EngineConfig
+    from tts_batch.engine.request import OnChunk as OnChunk
+    from tts_batch.engine.request import Reference as Reference
+    from tts_batch.engine.request import SamplingParams as SamplingParams
+    from tts_batch.engine.request import SpeechRequest as SpeechRequest
+    from tts_batch.engine.request import SpeechResult as SpeechResult
+    from tts_batch.errors import REASONS as REASONS
+    from tts_batch.errors import CannotContinueError as CannotContinueError
+    from tts_batch.errors import ExitStatus as ExitStatus
+    from tts_batch.errors import Reason as Reason
+    from tts_batch.errors import RowError as RowError
+    from tts_batch.errors import TTSBatchError as TTSBatchError
+    from tts_batch.errors import UsageError as UsageError
+    from tts_batch.records import Failure as Failure
+    from tts_batch.run.signals import StoppedEarlyError as StoppedEarlyError
+    from tts_batch.store.status import JobSummary as JobSummary
 
 __version__ = "0.1.0.dev0"
-
-__all__ = [
-    "REASONS",
-    "CannotContinueError",
-    "Clip",
-    "DuplicateRequest",
-    "Engine",
-    "EngineConfig",
-    "EngineConfigError",
-    "EngineError",
-    "ExitStatus",
-    "Failure",
-    "FunctionEngine",
-    "JobConfig",
-    "JobOptions",
-    "JobSummary",
-    "OnChunk",
-    "Reason",
-    "Reference",
-    "RowError",
-    "SamplingParams",
-    "SpeechRequest",
-    "SpeechResult",
-    "StoppedEarlyError",
-    "SynthResult",
-    "Synthesizer",
-    "TTSBatchError",
-    "UsageError",
-    "__version__",
-    "generate",
-    "open_engine",
-    "synth",
-]
 
 _MODULES = {
     "tts_batch.api": ("SynthResult", "Synthesizer", "synth"),
@@ -114,6 +82,8 @@ _MODULES = {
     "tts_batch.store.status": ("JobSummary",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,17 +19,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from tts_batch.choices import (
-    CHECKS,
-    CheckName,
+from tts_batch.choices import CHECKS, CheckName, Format, LauncherName, ProgressMode
+from tts_batch.engine.choices import (
     Code2WavModeName,
     DeviceName,
     DtypeName,
-    Format,
-    LauncherName,
     PlacementName,
     ProfileName,
-    ProgressMode,
     RunnerName,
 )
 from tts_batch.errors import UsageError

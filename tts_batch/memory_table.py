@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain, islice
@@ -55,16 +56,12 @@ def as_arrow(table: Any) -> pa.Table:
 
 def _frame_columns(frame: Any, error: Exception) -> dict[str, pa.Array]:
     """The columns of a pandas or polars frame, cell by cell where Arrow does not take them whole."""
-    if hasattr(frame, "items"):  # pandas
-        named = [(str(name), series) for name, series in frame.items()]
-    elif hasattr(frame, "get_columns"):  # polars
-        named = [(series.name, series) for series in frame.get_columns()]
-    else:
+    if not hasattr(frame, "columns"):
         raise UsageError(f"The table's columns cannot be read: {error}.") from error
-    twice = next((name for name, _ in named if sum(name == other for other, _ in named) > 1), None)
+    twice = next((name for name, count in Counter(map(str, frame.columns)).items() if count > 1), None)
     if twice is not None:
         raise UsageError(f"The table has two columns named {twice!r}: rename one of them.")
-    return {name: _series(name, series) for name, series in named}
+    return {str(name): _series(str(name), frame[name]) for name in frame.columns}
 
 
 def _series(name: str, series: Any) -> pa.Array:

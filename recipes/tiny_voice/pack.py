@@ -2,7 +2,7 @@
 
     PYTHONPATH=../.. python pack.py CHECKPOINTS
 
-CHECKPOINTS is what export.py wrote: its stored/ holds the weights, as tts_batch/model/tiny/voice.py reads them.
+CHECKPOINTS is what export.py wrote: its stored/ holds the weights, as tts_batch/model/tiny/build.py reads them.
 Afterwards raise VERSION in tts_batch/model/tiny/build.py, since caches keep what they have, and take over the checksums
 in tests/model/test_tiny.py.
 """
@@ -14,7 +14,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tts_batch.model.tiny.voice import FILES, WEIGHTS
+from tts_batch.model.tiny.build import FILES, WEIGHTS
 
 PACKAGE = Path(__file__).parents[2] / "tts_batch" / "model" / "tiny" / "trained"
 # The tags that mean something. A dialect is what two of its speakers were trained with where no language is given.

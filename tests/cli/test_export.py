@@ -15,7 +15,7 @@ from tests.run.support import ROOT, wait_until
 from tts_batch.choices import EXPORT_FORMATS
 from tts_batch.cli.main import main
 from tts_batch.errors import ExitStatus
-from tts_batch.export.formats import FORMATS
+from tts_batch.export.job import FORMATS
 
 Output = pytest.CaptureFixture[str]
 

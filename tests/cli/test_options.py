@@ -7,9 +7,10 @@ from typing import Any
 import click
 import pytest
 
-from tts_batch.choices import FORMATS, PROFILES
+from tts_batch.choices import FORMATS
 from tts_batch.cli.options import JobCommand, job_params
 from tts_batch.config import JobConfig
+from tts_batch.engine.choices import PROFILES
 
 
 @click.command(cls=JobCommand)

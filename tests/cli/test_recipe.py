@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tts_batch.cli.recipe import read_job
+from tts_batch.cli.options import read_job
 from tts_batch.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from tts_batch.dataset.columns import ALIASES, AMBIGUOUS, COLUMNS
 from tts_batch.dataset.files import TABLE_SUFFIXES
 from tts_batch.engine.request import Engine, Reference, SpeechRequest, SpeechResult
 from tts_batch.errors import REASONS, ExitStatus
-from tts_batch.export.formats import FORMATS
+from tts_batch.export.job import FORMATS
 from tts_batch.ipc.messages import CheckLimits
 from tts_batch.run.row_tasks import NEW_SEED_HELPS
 from tts_batch.store.schema import FAILURES_SCHEMA, SCHEMA

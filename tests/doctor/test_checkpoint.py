@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tts_batch.doctor import Finding
 from tts_batch.doctor.checkpoint import check_checkpoint
-from tts_batch.doctor.finding import Finding
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.tiny import build_tiny
 

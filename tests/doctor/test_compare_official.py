@@ -12,10 +12,12 @@ import pytest
 
 from tests.golden.cases import DOCTOR_FRAMES
 from tests.golden.official import GOLDEN, read
-from tts_batch.doctor.compare_official import OfficialPackageError, ParityReport, compare_official
+from tts_batch.doctor import Finding
+from tts_batch.doctor.compare_official import check_parity
+from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.tiny import build_tiny
 
-Compare = Callable[..., ParityReport]
+Compare = Callable[..., list[Finding]]
 
 
 def script(path: Path, lines: str) -> str:
@@ -27,15 +29,15 @@ def script(path: Path, lines: str) -> str:
 
 @pytest.fixture
 def compare(tmp_path: Path) -> Compare:
-    def compare_with(answers: dict[str, Any] | None = None, dtype: str = "float32") -> ParityReport:
-        """With the recorded answers, or with others."""
+    def compare_with(answers: dict[str, Any] | None = None, dtype: str = "float32") -> list[Finding]:
+        """The findings of the three clips, after that of the package, with the recorded answers or with others."""
         recorded = GOLDEN / "compare_official.npz"
         if answers is not None:
             recorded = tmp_path / "answers.npz"
             np.savez(recorded, **answers)
         python = script(tmp_path / "python", f'cp "$2" {tmp_path}/job.json\ncp {recorded} "$3"')
-        checkpoint = build_tiny("tiny-random", "custom_voice")
-        return compare_official(checkpoint, "cpu", dtype, official_python=python, max_frames=DOCTOR_FRAMES)
+        checkpoint = resolve_checkpoint(str(build_tiny("tiny-random", "custom_voice")))
+        return list(check_parity(checkpoint, "cpu", dtype, python, DOCTOR_FRAMES))
 
     return compare_with
 
@@ -44,14 +46,16 @@ def altered(**arrays: np.ndarray) -> dict[str, np.ndarray]:
     return read("compare_official") | arrays
 
 
+def levels(findings: list[Finding]) -> list[str]:
+    return [finding.level for finding in findings]
+
+
 def test_this_engine_generates_what_the_package_generated(compare: Compare, tmp_path: Path) -> None:
-    report = compare()
-    assert report.ok
-    assert "qwen-tts 0.1.1" in report.versions
-    assert [(found.level, found.subject) for found in report.findings()] == [("ok", "official")] + [
-        ("ok", "parity")
-    ] * 3
-    assert all(f"all {DOCTOR_FRAMES} frames are the same" in str(comparison) for comparison in report.comparisons)
+    official, *clips = compare()
+    assert (official.level, official.subject) == ("ok", "official")
+    assert "qwen-tts 0.1.1" in official.detail
+    assert [(found.level, found.subject) for found in clips] == [("ok", "parity")] * 3
+    assert all(f"all {DOCTOR_FRAMES} frames are the same" in found.detail for found in clips)
 
     job = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))
     assert job["model"] == str(build_tiny("tiny-random", "custom_voice"))
@@ -67,32 +71,29 @@ def test_another_code_is_forgiven_at_a_near_tie_only(compare: Compare, margin: f
     codes, margins = read("compare_official")["codes_1"].copy(), read("compare_official")["margin_1"].copy()
     codes[9, 4] ^= 1
     margins[9] = margin
-    report = compare(altered(codes_1=codes, margin_1=margins))
-    comparison = report.comparisons[1]
-    assert (report.ok, comparison.ok, comparison.same_frames) == (ok, ok, 9)
-    assert "9 of 16 frames are the same" in str(comparison)
-    assert [found.level for found in report.findings()].count("problem") == (not ok)
+    findings = compare(altered(codes_1=codes, margin_1=margins))
+    assert levels(findings) == ["ok", "ok", "ok" if ok else "problem", "ok"]
+    assert "9 of 16 frames are the same" in findings[2].detail
 
 
 def test_an_eos_that_came_early_is_another_code(compare: Compare) -> None:
     codes, margins = read("compare_official")["codes_0"][:5], np.ones(6, np.float32)
-    comparison = compare(altered(codes_0=codes, margin_0=margins)).comparisons[0]
-    assert (comparison.ok, comparison.same_frames, comparison.num_frames) == (False, 5, 5)
+    clip = compare(altered(codes_0=codes, margin_0=margins))[1]
+    assert (clip.level, "5 of 5 frames are the same" in clip.detail) == ("problem", True)
 
 
 def test_waves_must_agree_too(compare: Compare) -> None:
     wave = read("compare_official")["wave_2"]
-    louder = compare(altered(wave_2=wave * 1.01))
-    assert not louder.ok
-    shorter = compare(altered(wave_2=wave[:-5]))
-    assert "different lengths" in str(shorter.comparisons[2])
-    assert not shorter.ok
+    assert "problem" in levels(compare(altered(wave_2=wave * 1.01)))
+    shorter = compare(altered(wave_2=wave[:-5]))[3]
+    assert (shorter.level, "different lengths" in shorter.detail) == ("problem", True)
     # After a reference the official cut may leave one sample of it.
-    assert compare(altered(wave_2=np.append(np.float32(0.5), wave))).ok
+    assert levels(compare(altered(wave_2=np.append(np.float32(0.5), wave)))) == ["ok"] * 4
 
 
 def test_an_environment_without_the_package_is_named(tmp_path: Path) -> None:
     python = script(tmp_path / "python", "echo \"ModuleNotFoundError: No module named 'qwen_tts'\" >&2; exit 1")
-    with pytest.raises(OfficialPackageError, match="No module named 'qwen_tts'") as caught:
-        compare_official(build_tiny("tiny-random", "base"), official_python=python)
-    assert "--official-python" in str(caught.value)
+    checkpoint = resolve_checkpoint(str(build_tiny("tiny-random", "base")))
+    (found,) = check_parity(checkpoint, "cpu", "float32", python)
+    assert (found.level, found.subject) == ("problem", "official")
+    assert "No module named 'qwen_tts'" in found.detail and "--official-python" in found.detail

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tts_batch.doctor.finding import Finding
+from tts_batch.doctor import Finding
 from tts_batch.doctor.machine import check_machine
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.export.support import MISLEADING_IDS, make_run, ok_rows
 from tests.run.support import make_rows
-from tts_batch.export import audiofolder
+from tts_batch.export import folders
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import ExportOptions
 
 
 @pytest.mark.usefixtures("torchcodec")
@@ -39,7 +39,7 @@ def test_b69_as_many_rows_in_the_same_order(finished: Path, tmp_path: Path, how:
 
 
 def test_few_files_lie_in_a_folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audiofolder, "FILES_IN_A_FOLDER", 5)
+    monkeypatch.setattr(folders, "FILES_IN_A_FOLDER", 5)
     export_run(finished, "audiofolder", tmp_path / "out")
     names = pq.read_table(tmp_path / "out" / "metadata.parquet")["file_name"].to_pylist()
     assert names[:6] == [*(f"audio/0000/{n:09d}.wav" for n in range(5)), "audio/0001/000000005.wav"]

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.export.support import make_run, ok_rows, tree
-from tts_batch.export import hf
-from tts_batch.export.clips import split_by_bytes
+from tts_batch.export import shards
 from tts_batch.export.columns import KEPT
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.shards import split_by_bytes
+from tts_batch.export.target import ExportOptions
 
-SMALL = ExportOptions(shard_bytes=100_000)
+SMALL = ExportOptions(shard_mb=0.1)
 
 
 def load(folder: Path, cache: Path) -> datasets.Dataset:
@@ -63,10 +63,10 @@ def test_shards_are_named_and_typed_as_documented(finished: Path, tmp_path: Path
 
 def test_b70_row_groups_are_bounded_by_bytes(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ten_s = 480_044
-    groups = list(split_by_bytes([ten_s] * 5_000, hf.ROW_GROUP_BYTES))
+    groups = list(split_by_bytes([ten_s] * 5_000, shards.ROW_GROUP_BYTES))
     assert sum(groups) == 5_000
     assert max(groups) * ten_s <= 100_000_000 < (max(groups) + 1) * ten_s
-    monkeypatch.setattr(hf, "ROW_GROUP_BYTES", 80_000)
+    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 80_000)
     export_run(finished, "hf", tmp_path / "out")
     (shard,) = (tmp_path / "out" / "data").iterdir()
     file = pq.ParquetFile(shard)

@@ -10,9 +10,8 @@ import yaml
 from tests.export.support import make_run
 from tests.run.support import make_rows
 from tts_batch.errors import ExitStatus, UsageError
-from tts_batch.export.formats import FORMATS
-from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.job import FORMATS, export_run
+from tts_batch.export.target import ExportOptions
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -33,7 +32,7 @@ def test_a_whole_run_is_0(tmp_path: Path) -> None:
     [
         ("hf", ExportOptions(decode=True), "--decode is for --to ljspeech and nemo and qwen-sft"),
         ("hf", ExportOptions(hard_link=True), "--hard-link is for"),
-        ("nemo", ExportOptions(shard_bytes=1), "--shard-mb is for --to hf and webdataset"),
+        ("nemo", ExportOptions(shard_mb=1), "--shard-mb is for --to hf and webdataset"),
         ("nemo", ExportOptions(ref_audio=Path("a.wav")), "--ref-audio is for --to qwen-sft"),
     ],
 )

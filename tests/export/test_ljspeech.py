@@ -13,7 +13,7 @@ from tests.run.support import make_rows
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.export.clips import FinishedClips
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import ExportOptions
 from tts_batch.store.clips import clip_name
 
 

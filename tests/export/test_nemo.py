@@ -10,7 +10,7 @@ import soundfile
 from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import ExportOptions
 
 
 def test_a_line_a_clip_in_order(finished: Path, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import soundfile
 from tests.export.support import make_run, ok_rows
 from tests.run.support import make_rows
 from tts_batch.errors import UsageError
-from tts_batch.export import qwen_sft
+from tts_batch.export import folders
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import ExportOptions
 
 
 def read_lines(folder: Path) -> list[dict[str, str]]:
@@ -22,7 +22,7 @@ def read_lines(folder: Path) -> list[dict[str, str]]:
 
 
 def test_a_line_a_clip_with_one_reference(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qwen_sft, "IDEAL_REFERENCE_S", 0.0)
+    monkeypatch.setattr(folders, "IDEAL_REFERENCE_S", 0.0)
     summary = export_run(finished, "qwen-sft", tmp_path)
     rows = ok_rows(finished)
     lines = read_lines(tmp_path)

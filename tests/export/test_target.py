@@ -13,10 +13,8 @@ from tests.export.support import ok_rows, stamps, tree
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.export import target as target_module
 from tts_batch.export.clips import FinishedClips
-from tts_batch.export.formats import FORMATS
-from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
-from tts_batch.export.target import STATE, Target
+from tts_batch.export.job import FORMATS, export_run
+from tts_batch.export.target import STATE, ExportOptions, Target
 from tts_batch.store.lock import RunLock
 
 EVERY = pytest.mark.parametrize("name", FORMATS)
@@ -101,7 +99,7 @@ def test_another_export_is_refused_by_what_differs(run: Path, tmp_path: Path, ot
     if other == "format":
         name = "webdataset"
     elif other == "options":
-        options = ExportOptions(shard_bytes=1_000)
+        options = ExportOptions(shard_mb=0.001)
     else:
         (run / ok_rows(run)[0]["audio"]).unlink()
     with pytest.raises(UsageError, match=rf"its {other} differs.*--overwrite"):
@@ -190,7 +188,7 @@ def test_hard_links_over_disks_are_refused_with_a_word(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip = next(iter(FinishedClips(finished)))
-    target = Target(tmp_path, {})
+    target = Target(tmp_path, {}, ExportOptions(hard_link=True), {".wav"})
 
     def link(source: Path, path: Path) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -199,4 +197,4 @@ def test_hard_links_over_disks_are_refused_with_a_word(
     with pytest.raises(
         UsageError, match=r"--hard-link cannot link .*: Invalid cross-device link\. Run without it to copy"
     ):
-        target.put(clip, "a", frozenset({".wav"}), hard_link=True)
+        target.put(clip, "a")

@@ -20,9 +20,9 @@ from tests.run.support import ROOT, make_rows, wait_until
 from tts_batch.errors import CannotContinueError
 from tts_batch.export.clips import FinishedClip
 from tts_batch.export.job import export_run
-from tts_batch.export.options import ExportOptions
+from tts_batch.export.target import ExportOptions
 
-SMALL = ExportOptions(shard_bytes=150_000)
+SMALL = ExportOptions(shard_mb=0.15)
 
 
 def samples(out: Path) -> list[dict[str, Any]]:
@@ -145,11 +145,11 @@ def test_killed_again_and_again_it_ends_as_if_never(tmp_path: Path) -> None:
     out = tmp_path / "killed" / "wds"
     program = (  # each clip takes a moment, so that there is a moment to kill it
         "import sys, time; from pathlib import Path; from tts_batch.export.clips import FinishedClip\n"
-        "from tts_batch.export.job import export_run; from tts_batch.export.options import ExportOptions\n"
+        "from tts_batch.export.job import export_run; from tts_batch.export.target import ExportOptions\n"
         "read = FinishedClip.read\n"
         "def slow(clip): time.sleep(0.05); return read(clip)\n"
         "FinishedClip.read = slow\n"
-        "export_run(Path(sys.argv[1]), 'webdataset', Path(sys.argv[2]), ExportOptions(shard_bytes=150_000))"
+        "export_run(Path(sys.argv[1]), 'webdataset', Path(sys.argv[2]), ExportOptions(shard_mb=0.15))"
     )
     for number in (1, 4):
         process = subprocess.Popen([sys.executable, "-c", program, run, out], cwd=ROOT)

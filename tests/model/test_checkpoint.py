@@ -18,8 +18,8 @@ def test_a_folder() -> None:
     folder = build_tiny("tiny-random", "custom_voice")
     checkpoint = resolve_checkpoint(str(folder))
     assert (checkpoint.path, checkpoint.revision, checkpoint.config.kind) == (folder, None, "custom_voice")
-    assert checkpoint.speakers()[:2] == ["serena", "vivian"]
-    assert checkpoint.supported_languages()[0] == "auto"
+    assert list(checkpoint.config.speakers)[:2] == ["serena", "vivian"]
+    assert checkpoint.config.supported_languages[0] == "auto"
     assert checkpoint.generation["max_new_tokens"] == 8192
     assert checkpoint.codec.encoder_valid_num_quantizers == 16
 

@@ -12,8 +12,7 @@ import torch
 from safetensors import safe_open
 
 from tts_batch.model.tiny import NAMES, build_tiny
-from tts_batch.model.tiny.build import SEEDS
-from tts_batch.model.tiny.voice import VOICE, WEIGHTS
+from tts_batch.model.tiny.build import SEEDS, VOICE, WEIGHTS
 
 # The first digits of each file's checksum. Those of tiny-random were taken from the checkpoints on which the official
 # package made tests/golden. A change here needs a new VERSION in build.py, or caches keep the old content.
@@ -106,10 +105,10 @@ def test_builders_in_a_race_end_with_one_whole_checkpoint(empty_cache: Path) -> 
 
 def test_a_build_that_fails_leaves_nothing(empty_cache: Path) -> None:
     empty_cache.mkdir()
-    (empty_cache / "tiny-random-base-1b7-v5").write_text("in the way")
-    with pytest.raises(OSError, match="tiny-random-base-1b7-v5"):
+    (empty_cache / "tiny-random-base-1b7-v6").write_text("in the way")
+    with pytest.raises(OSError, match="tiny-random-base-1b7-v6"):
         build_tiny("tiny-random", "base")
-    assert [path.name for path in empty_cache.iterdir()] == ["tiny-random-base-1b7-v5"]
+    assert [path.name for path in empty_cache.iterdir()] == ["tiny-random-base-1b7-v6"]
 
 
 @pytest.mark.parametrize(

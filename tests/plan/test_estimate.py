@@ -10,17 +10,13 @@ import pytest
 
 from tests.plan.support import Planner
 from tts_batch.model.tiny import build_tiny
-from tts_batch.plan.estimate import cache_bytes, speed_of, weights_bytes
-from tts_batch.plan.models import find_checkpoint
+from tts_batch.plan.planner import SPEEDS
 
 LOG = Path(__file__).parents[2] / "benchmarks" / "log.md"
 
 
 def test_figures_are_those_of_the_log() -> None:
-    checkpoint = find_checkpoint("tiny-random")
-    talker = replace(checkpoint.config.talker, hidden_size=2048)
-    speed = speed_of(replace(checkpoint, config=replace(checkpoint.config, talker=talker)))
-    assert speed is not None
+    speed = SPEEDS[2048]
     log = LOG.read_text()
     assert f"## {speed.entry}, NVIDIA {speed.card}" in log
     assert re.search(rf"^\| {speed.rows} \| {1000 * speed.frame_s:.2f} \|", log, re.MULTILINE)
@@ -37,10 +33,13 @@ def test_a_plan_shows_memory_always_and_time_where_it_was_measured(planner: Plan
     assert (shown["gpu_hours"], shown["measured"]) == (None, None)
 
 
-def test_memory_of_the_released_shape() -> None:
+def test_memory_of_the_released_shape(planner: Planner) -> None:
     """28 layers of 8 heads of 128 in bfloat16, keys and values: 112 KiB a position."""
-    checkpoint = find_checkpoint("tiny-random")
+    (totals,) = planner.plan({"text": "Hello there.", "speaker": "ryan"}).groups
+    checkpoint = totals.model.checkpoint
     talker = replace(checkpoint.config.talker, num_hidden_layers=28, num_key_value_heads=8, head_dim=128)
-    released = replace(checkpoint, config=replace(checkpoint.config, talker=talker))
-    assert cache_bytes(released, 1) == 112 * 1024
-    assert weights_bytes(released) == weights_bytes(checkpoint)
+    checkpoint = replace(checkpoint, config=replace(checkpoint.config, talker=talker))
+    released = replace(totals, model=replace(totals.model, checkpoint=checkpoint))
+    positions = totals.prompt_positions + totals.expected_frames
+    assert released.cache_bytes_per_row == 112 * 1024 * positions
+    assert released.weights_bytes == totals.weights_bytes

@@ -185,7 +185,7 @@ def test_b54_remarks_on_columns_reach_the_plan(planner: Planner) -> None:
 
 
 def test_planning_loads_no_torch(planner: Planner) -> None:
-    planner.config(PRESET, CLONE)
+    planner.plan(PRESET, CLONE)  # also builds the checkpoints, which needs torch, once for each cache
     program = (
         "import sys; from pathlib import Path; from tts_batch.config import JobConfig;"
         "from tts_batch.plan.planner import iter_planned, make_plan;"

@@ -29,7 +29,7 @@ from tests.run.support import (
     wait_until,
     write_table,
 )
-from tts_batch.cli.synth import describe_summary
+from tts_batch.cli.jobs import describe_summary
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.run import job

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tts_batch.choices import (
-    BENCH_CACHES,
-    BENCH_ENGINES,
-    BENCH_SHAPES,
-    BENCH_WORKLOADS,
-    DEVICES,
-    DTYPES,
-    PLACEMENTS,
-    PROFILES,
-    RUNNERS,
-)
+from tts_batch.choices import BENCH_CACHES, BENCH_ENGINES, BENCH_SHAPES, BENCH_WORKLOADS
+from tts_batch.engine.choices import DEVICES, DTYPES, PLACEMENTS, PROFILES, RUNNERS
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -52,10 +43,9 @@ if TYPE_CHECKING:
 @click.option("--no-cuda-graph", is_flag=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything measured here.")
 def bench(
-    engines: tuple[str, ...], shape: str | None, model: str | None, workload: str, rows: int, references: int,
-    x_vector_only: bool, cache: str,
-    concurrency: str, rounds: int, placement: str, chunked: bool, runner: str | None, profile: str | None,
-    device: str, dtype: str, max_num_seqs: int | None, no_cuda_graph: bool, json_path: Path | None,
+    engines: tuple[str, ...], shape: str | None, model: str | None, cache: str, concurrency: str, rounds: int,
+    chunked: bool, no_cuda_graph: bool, json_path: Path | None, workload: str, rows: int, references: int,
+    x_vector_only: bool, **engine_options: Any,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second on this machine, from prompt building to the waveform on the host.
 
@@ -72,24 +62,20 @@ def bench(
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
     if "vllm" in engines and cache == "cold":
         raise UsageError("--cache cold is for engine native alone: vLLM-Omni cannot be told to forget voices.")
+    from tts_batch.bench.engines import base_checkpoint
+    from tts_batch.bench.table import print_ratio, print_table
     from tts_batch.bench.workload import Workload
     from tts_batch.engine.errors import EngineError
     from tts_batch.engine.request import EngineConfig
 
-    checkpoint = ""
-    if model:
-        from tts_batch.bench.engines import base_checkpoint
-
-        checkpoint = base_checkpoint(model)
     config = EngineConfig(
-        model=checkpoint, runner=runner, profile=profile, device=device, dtype=dtype, placement=placement,
-        max_num_seqs=max_num_seqs, cuda_graph=not no_cuda_graph,
+        model=base_checkpoint(model) if model else "",
+        cuda_graph=not no_cuda_graph,
         code2wav_mode="chunked" if chunked else "utterance",
-    )  # fmt: skip
+        **engine_options,
+    )
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
     at_once = None if concurrency == "max" else int(concurrency)
-    from tts_batch.bench.table import print_ratio, print_table
-
     reports = {}
     for name in dict.fromkeys(engines):
         try:

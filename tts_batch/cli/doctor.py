@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tts_batch.choices import DEVICES, DTYPES
+from tts_batch.cli.options import json_option
+from tts_batch.engine.choices import DEVICES, DTYPES
 from tts_batch.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from tts_batch.doctor.finding import Finding
+    from tts_batch.doctor import Finding
 
 
 @click.command()
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
               show_default=True)  # fmt: skip
 @click.option("--compare-official", is_flag=True, help="Also compare --model with the official qwen-tts package.")
 @click.option("--official-python", metavar="FILE", default=sys.executable, help="The Python that has qwen-tts.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option()
 def doctor(
     model: str | None, device: str, dtype: str, compare_official: bool, official_python: str, as_json: bool
 ) -> ExitStatus:

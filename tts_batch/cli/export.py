@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tts_batch.choices import EXPORT_FORMATS
+from tts_batch.cli.options import json_option
 from tts_batch.errors import ExitStatus
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 @click.option("--ref-audio", metavar="FILE", type=click.Path(path_type=Path), help="The reference of all rows "
               "(qwen-sft). Default: the clip whose length is nearest to 8 s.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was exported to stdout, as JSON.")
-def export(
-    run: Path, name: str, out: Path, shard_mb: int | None, hard_link: bool, decode: bool, ref_audio: Path | None,
-    overwrite: bool, as_json: bool,
-) -> ExitStatus:  # fmt: skip
+@json_option("Print what was exported to stdout, as JSON.")
+def export(run: Path, name: str, out: Path, overwrite: bool, as_json: bool, **options: Any) -> ExitStatus:
     """Write the finished clips of the run in DIR as a dataset, in input order, without encoding them again.
 
     \b
@@ -47,13 +44,11 @@ def export(
     some. The same command again resumes an interrupted export.
     """
     from tts_batch.export.job import export_run
-    from tts_batch.export.options import ExportOptions
+    from tts_batch.export.target import ExportOptions
 
-    options = ExportOptions(hard_link=hard_link, decode=decode, ref_audio=ref_audio)
-    if shard_mb is not None:
-        options = replace(options, shard_bytes=shard_mb * 1_000_000)
+    given = {option: value for option, value in options.items() if value is not None}
     try:
-        summary = export_run(run, name, out, options, overwrite=overwrite)
+        summary = export_run(run, name, out, ExportOptions(**given), overwrite=overwrite)
     except KeyboardInterrupt:
         click.echo("Stopped. Run the same command again to resume.", err=True)
         return ExitStatus.STOPPED

@@ -14,13 +14,8 @@ from tts_batch import __version__
 from tts_batch.cli.bench import bench
 from tts_batch.cli.doctor import doctor
 from tts_batch.cli.export import export
-from tts_batch.cli.finish import finish
-from tts_batch.cli.plan import plan
-from tts_batch.cli.retry import retry
-from tts_batch.cli.status import status
+from tts_batch.cli.jobs import finish, plan, retry, status, synth, verify
 from tts_batch.cli.streams import NO_READER, drop_stdout, has_reader
-from tts_batch.cli.synth import synth
-from tts_batch.cli.verify import verify
 from tts_batch.cli.voices import voices
 from tts_batch.errors import ExitStatus, TTSBatchError
 

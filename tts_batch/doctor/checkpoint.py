@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tts_batch.doctor.finding import Finding
+from tts_batch.doctor import Finding
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.generation import generate
 from tts_batch.engine.registry import open_engine
@@ -70,18 +71,19 @@ def _request(checkpoint: Checkpoint) -> SpeechRequest:
         max_frames=MAX_FRAMES,
         sampling=SamplingParams(do_sample=False, subtalker_dosample=False),
         language="english",
-        speaker=checkpoint.speakers()[0] if kind == "custom_voice" else None,
+        speaker=next(iter(checkpoint.config.speakers)) if kind == "custom_voice" else None,
         instruct="A calm voice." if kind == "voice_design" else None,
-        reference=_test_voice() if kind == "base" else None,
+        reference=Reference("doctor", lambda: voice_samples(2.0)) if kind == "base" else None,
         x_vector_only=kind == "base",
     )
 
 
-def _test_voice() -> Reference:
-    """Two seconds of a tone of 150 Hz and its third harmonic."""
-    turns = np.arange(2 * SAMPLE_RATE_HZ) * 150 / SAMPLE_RATE_HZ
-    wave = (0.2 * np.sin(2 * np.pi * turns) + 0.1 * np.sin(6 * np.pi * turns)).astype(np.float32)
-    return Reference(key="doctor", load=lambda: wave)
+def voice_samples(seconds: float) -> NDArray[np.float32]:
+    """A voice-like sound on 16-bit steps, so that a WAV file holds exactly these samples: float32 at 24 kHz."""
+    t = np.arange(round(seconds * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
+    phase = 2 * np.pi * np.cumsum(130 * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * t))) / SAMPLE_RATE_HZ
+    voice = sum(np.sin(k * phase) / k for k in range(1, 20)) * (0.2 + np.abs(np.sin(2 * np.pi * 1.6 * t)))
+    return (np.round(8_000 * voice) / 32_768).astype(np.float32)
 
 
 def _check_clip(result: SpeechResult) -> Finding:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tts_batch.doctor.finding import Finding
+from tts_batch.doctor import Finding
+from tts_batch.doctor.checkpoint import voice_samples
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.generation import generate
 from tts_batch.engine.registry import open_engine
@@ -31,7 +30,7 @@ from tts_batch.engine.request import (
     SpeechRequest,
     SpeechResult,
 )
-from tts_batch.model.checkpoint import Checkpoint, resolve_checkpoint
+from tts_batch.model.checkpoint import Checkpoint
 
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}  # of logits
 WAVE_TOLERANCE = 5e-5
@@ -45,149 +44,91 @@ CHINESE_TEXT = "今天天气很好，我们一起去公园吧。"
 REF_TEXT = "This is the reference text."
 REF_SECONDS = 2.03  # no whole number of frames
 
+Probes = Mapping[str, Mapping[str, Any]]
+
+PROBES: Mapping[str, Probes] = {
+    "base": {
+        "in-context clone": {"text": TEXT, "language": "english"},
+        "x-vector clone": {"text": LONG_TEXT, "language": "english", "x_vector_only": True},
+        "whole text first": {"text": CHINESE_TEXT, "non_streaming": True},
+    },
+    "custom_voice": {
+        "instructed": {"text": TEXT, "language": "english", "speaker": "ryan", "instruct": "Say it happily."},
+        "dialect speaker": {"text": CHINESE_TEXT, "speaker": "eric"},
+        "streamed text": {"text": LONG_TEXT, "language": "english", "speaker": "vivian", "non_streaming": False},
+    },
+    "voice_design": {
+        "designed": {"text": TEXT, "language": "english", "instruct": "A deep male voice."},
+        "streamed text": {"text": LONG_TEXT, "language": "english", "instruct": "A calm, warm and low voice.",
+                          "non_streaming": False},
+    },
+}  # fmt: skip
+"""The clips to make with both: of each kind, by a label, the fields of a SpeechRequest."""
+
 
 class OfficialPackageError(Exception):
     """The official package could not be run. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One clip to make with both."""
+def check_parity(
+    checkpoint: Checkpoint, device: str, dtype: str, official_python: str, max_frames: int = MAX_FRAMES
+) -> Iterator[Finding]:
+    """Make greedy clips of the checkpoint's kind with both, one after another, and compare them.
 
-    label: str
-    text: str
-    language: str | None = None
-    speaker: str | None = None
-    instruct: str | None = None
-    x_vector_only: bool = False
-    non_streaming: bool | None = None
-
-
-PROBES = {
-    "base": (
-        Probe("in-context clone", TEXT, "english"),
-        Probe("x-vector clone", LONG_TEXT, "english", x_vector_only=True),
-        Probe("whole text first", CHINESE_TEXT, non_streaming=True),
-    ),
-    "custom_voice": (
-        Probe("instructed", TEXT, "english", "ryan", instruct="Say it happily."),
-        Probe("dialect speaker", CHINESE_TEXT, None, "eric"),
-        Probe("streamed text", LONG_TEXT, "english", "vivian", non_streaming=False),
-    ),
-    "voice_design": (
-        Probe("designed", TEXT, "english", instruct="A deep male voice."),
-        Probe("streamed text", LONG_TEXT, "english", instruct="A calm, warm and low voice.", non_streaming=False),
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ClipComparison:
-    """How the two clips of one probe compare."""
-
-    label: str
-    num_frames: int  # of the official package
-    same_frames: int  # before the first that differs, or all
-    margin: float | None  # the official gap at the first frame that differs
-    wave_error: float | None  # largest difference of a sample; None unless all codes are the same
-    dtype: str
-
-    @property
-    def ok(self) -> bool:
-        """Whether rounding explains every difference."""
-        if self.margin is not None:
-            return self.margin < NEAR_TIE[self.dtype]
-        return self.dtype != "float32" or (self.wave_error is not None and self.wave_error <= WAVE_TOLERANCE)
-
-    def __str__(self) -> str:
-        if self.margin is not None:
-            where = f"{self.same_frames} of {self.num_frames} frames are the same; the next has a margin of"
-            return f"{self.label}: {where} {self.margin:.1g}{', a near tie' if self.ok else ''}"
-        wave = "different lengths" if self.wave_error is None else f"waves within {self.wave_error:.1g}"
-        return f"{self.label}: all {self.num_frames} frames are the same, {wave}"
-
-
-@dataclass(frozen=True, slots=True)
-class ParityReport:
-    """The comparisons of all probes of a checkpoint."""
-
-    versions: str  # of the official package, transformers and torch
-    comparisons: tuple[ClipComparison, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether this engine and the official package agree."""
-        return all(comparison.ok for comparison in self.comparisons)
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield the report as findings."""
-        yield Finding("ok", "official", self.versions)
-        for comparison in self.comparisons:
-            yield Finding("ok" if comparison.ok else "problem", "parity", str(comparison))
-
-
-def check_parity(checkpoint: Checkpoint, device: str, dtype: str, official_python: str) -> Iterator[Finding]:
-    """Compare the clips of `compare_official`, and say what kept them from being made."""
+    `device` is a torch device or "auto", `dtype` "float32" or "bfloat16"; `official_python` is the interpreter that has
+    the package.
+    """
     if device == "auto":
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    probes = PROBES[checkpoint.config.kind]
     try:
-        yield from compare_official(checkpoint.path, device, dtype, official_python=official_python).findings()
+        official = generate_official(checkpoint.path, probes, device, dtype, official_python, max_frames)
+        ours = _generate_ours(checkpoint, probes, device, dtype, max_frames)
     except OfficialPackageError as error:
         yield Finding("problem", "official", str(error))
+        return
     except EngineError as error:
         yield Finding("problem", "parity", str(error))
+        return
+    yield Finding("ok", "official", str(official["versions"]))
+    for i, label in enumerate(probes):
+        arrays = (official[f"{name}_{i}"] for name in ("codes", "margin", "wave"))
+        is_same, detail = _compare(ours[label], dtype, *arrays)
+        yield Finding("ok" if is_same else "problem", "parity", f"{label}: {detail}")
 
 
-def compare_official(
-    model_dir: Path,
-    device: str = "cpu",
-    dtype: str = "float32",
-    *,
-    official_python: str = sys.executable,
-    max_frames: int = MAX_FRAMES,
-) -> ParityReport:
-    """Make greedy clips of the checkpoint's kind with both, one after another, and compare them.
-
-    `device` is a torch device, `dtype` "float32" or "bfloat16". Raises OfficialPackageError when the package cannot be
-    run, and EngineError when this engine cannot.
-    """
-    kind = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))["tts_model_type"]
-    probes = PROBES[kind]
-    official = generate_official(model_dir, probes, device, dtype, official_python, max_frames)
-    ours = _generate_ours(model_dir, kind, device, dtype, max_frames)
-    comparisons = [
-        compare(probe.label, ours[i], official[f"codes_{i}"], official[f"margin_{i}"], official[f"wave_{i}"], dtype)
-        for i, probe in enumerate(probes)
-    ]
-    return ParityReport(str(official["versions"]), tuple(comparisons))
-
-
-def compare(
-    label: str,
+def _compare(
     ours: SpeechResult,
+    dtype: str,
     codes: NDArray[np.integer],
     margin: NDArray[np.floating],
     wave: NDArray[np.floating],
-    dtype: str,
-) -> ClipComparison:
-    """Compare a result with official `codes` [frames, 16], `margin` [frames + 1] and `wave` [samples]."""
+) -> tuple[bool, str]:
+    """Compare a result with official `codes` [frames, 16], `margin` [frames + 1] and `wave` [samples].
+
+    Return whether rounding explains every difference, and a description.
+    """
     if ours.codes is None or ours.audio is None:
-        raise OfficialPackageError(f"{label}: this engine made no clip: {ours.error}")
+        return False, f"this engine made no clip: {ours.error}"
     same = min(len(codes), len(ours.codes))
     differs = np.flatnonzero((ours.codes[:same] != codes[:same]).any(axis=1))
-    same = int(differs[0]) if differs.size else same
     if differs.size or len(codes) != len(ours.codes):
-        return ClipComparison(label, len(codes), same, float(margin[same]), None, dtype)
-    error = None
-    if len(wave) - len(ours.audio) in (0, 1):  # the official cut after the reference may leave a sample of it
-        error = float(np.abs(wave[len(wave) - len(ours.audio) :] - ours.audio).max(initial=0.0))
-    return ClipComparison(label, len(codes), same, None, error, dtype)
+        same = int(differs[0]) if differs.size else same
+        is_tie = bool(margin[same] < NEAR_TIE[dtype])
+        tie = ", a near tie" if is_tie else ""
+        return is_tie, f"{same} of {len(codes)} frames are the same; the next has a margin of {margin[same]:.1g}{tie}"
+    all_same = f"all {len(codes)} frames are the same"
+    more = len(wave) - len(ours.audio)
+    if more not in (0, 1):  # the official cut after the reference may leave a sample of it
+        return dtype != "float32", f"{all_same}, different lengths"
+    error = float(np.abs(wave[more:] - ours.audio).max(initial=0.0))
+    return dtype != "float32" or error <= WAVE_TOLERANCE, f"{all_same}, waves within {error:.1g}"
 
 
 def generate_official(
-    model_dir: Path, probes: tuple[Probe, ...], device: str, dtype: str, python: str, max_frames: int
+    model_dir: Path, probes: Probes, device: str, dtype: str, python: str, max_frames: int
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays that run_official.py writes, run by the interpreter `python`.
 
@@ -196,7 +137,7 @@ def generate_official(
     with tempfile.TemporaryDirectory(prefix="tts-batch-official-") as scratch:
         clip, job, outputs = (Path(scratch) / name for name in ("reference.wav", "job.json", "outputs.npz"))
         _write_reference(clip)
-        calls = [_official_call(probe, clip, max_frames) for probe in probes]
+        calls = [_official_call(probe, clip, max_frames) for probe in probes.values()]
         content = {"model": str(model_dir.resolve()), "device": device, "dtype": dtype, "calls": calls}
         job.write_text(json.dumps(content), encoding="utf-8")
         try:
@@ -221,65 +162,39 @@ def generate_official(
             return dict(arrays)
 
 
-def _official_call(probe: Probe, clip: Path, max_frames: int) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "text": probe.text,
-        "language": probe.language,
-        "max_new_tokens": max_frames + 1,
-        "do_sample": False,
-        "subtalker_dosample": False,
-    }
-    if probe.non_streaming is not None:
-        arguments["non_streaming_mode"] = probe.non_streaming
-    if probe.speaker:
-        return {"fn": "generate_custom_voice", "kwargs": arguments | _given(probe, "speaker", "instruct")}
-    if probe.instruct:
-        return {"fn": "generate_voice_design", "kwargs": arguments | _given(probe, "instruct")}
-    reference = {"ref_audio": str(clip), "ref_text": None if probe.x_vector_only else REF_TEXT}
-    return {"fn": "generate_voice_clone", "kwargs": arguments | reference | {"x_vector_only_mode": probe.x_vector_only}}
+def _official_call(probe: Mapping[str, Any], clip: Path, max_frames: int) -> dict[str, Any]:
+    names = {"text": "text", "speaker": "speaker", "instruct": "instruct", "non_streaming": "non_streaming_mode"}
+    arguments = {names[field]: value for field, value in probe.items() if field in names}
+    arguments |= {"language": probe.get("language"), "max_new_tokens": max_frames + 1}
+    arguments |= {"do_sample": False, "subtalker_dosample": False}
+    if "speaker" in probe:
+        return {"fn": "generate_custom_voice", "kwargs": arguments}
+    if "instruct" in probe:
+        return {"fn": "generate_voice_design", "kwargs": arguments}
+    alone = probe.get("x_vector_only", False)
+    arguments |= {"ref_audio": str(clip), "ref_text": None if alone else REF_TEXT, "x_vector_only_mode": alone}
+    return {"fn": "generate_voice_clone", "kwargs": arguments}
 
 
-def _given(probe: Probe, *names: str) -> dict[str, str]:
-    return {name: value for name in names if (value := getattr(probe, name)) is not None}
-
-
-def _generate_ours(model_dir: Path, kind: str, device: str, dtype: str, max_frames: int) -> list[SpeechResult]:
+def _generate_ours(
+    checkpoint: Checkpoint, probes: Probes, device: str, dtype: str, max_frames: int
+) -> dict[str, SpeechResult]:
     # The rest is the checkpoint's own, as in the official package: a repetition penalty changes greedy clips too.
-    settings = resolve_checkpoint(str(model_dir)).generation | {"do_sample": False, "subtalker_dosample": False}
+    sampling = SamplingParams(**checkpoint.generation | {"do_sample": False, "subtalker_dosample": False})
+    kind = checkpoint.config.kind
+    reference = Reference("probe", lambda: voice_samples(REF_SECONDS), REF_TEXT) if kind == "base" else None
     requests = [
-        SpeechRequest(
-            request_id=str(i),
-            text=probe.text,
-            task=kind,
-            seed=0,
-            max_frames=max_frames,
-            sampling=SamplingParams(**settings),
-            language=probe.language,
-            speaker=probe.speaker,
-            instruct=probe.instruct,
-            reference=Reference("probe", _reference_samples, REF_TEXT) if kind == "base" else None,
-            x_vector_only=probe.x_vector_only,
-            non_streaming=probe.non_streaming,
-        )
-        for i, probe in enumerate(PROBES[kind])
+        SpeechRequest(label, task=kind, seed=0, max_frames=max_frames, sampling=sampling, reference=reference, **probe)
+        for label, probe in probes.items()
     ]
-    engine = open_engine("native", EngineConfig(str(model_dir), device=device, dtype=dtype))
+    engine = open_engine("native", EngineConfig(str(checkpoint.path), device=device, dtype=dtype))
     try:
-        results = {result.request_id: result for result in generate(engine, requests)}
+        return {result.request_id: result for result in generate(engine, requests)}
     finally:
         engine.close()
-    return [results[request.request_id] for request in requests]
-
-
-def _reference_samples() -> NDArray[np.float32]:
-    """A voice-like sound on 16-bit steps, so that a WAV file holds exactly these samples: float32 at 24 kHz."""
-    t = np.arange(round(REF_SECONDS * SAMPLE_RATE_HZ)) / SAMPLE_RATE_HZ
-    phase = 2 * np.pi * np.cumsum(130 * (1 + 0.1 * np.sin(2 * np.pi * 0.7 * t))) / SAMPLE_RATE_HZ
-    voice = sum(np.sin(k * phase) / k for k in range(1, 20)) * (0.2 + np.abs(np.sin(2 * np.pi * 1.6 * t)))
-    return (np.round(8_000 * voice) / 32_768).astype(np.float32)
 
 
 def _write_reference(path: Path) -> None:
     import soundfile
 
-    soundfile.write(path, _reference_samples(), SAMPLE_RATE_HZ, subtype="PCM_16")
+    soundfile.write(path, voice_samples(REF_SECONDS), SAMPLE_RATE_HZ, subtype="PCM_16")

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from packaging.requirements import Requirement
 
 from tts_batch.cache import VARIABLE, find_cache_folder
-from tts_batch.doctor.finding import Finding
+from tts_batch.doctor import Finding
 from tts_batch.engine.vllm.versions import RAN_WITH, describe_tested, find_problem, find_versions
 
 
@@ -84,19 +84,12 @@ def _check_folders() -> Iterator[Finding]:
     if folder is None:
         yield Finding("problem", "cache", f"this user has no home: name a folder with {VARIABLE}")
     else:
-        existing = _existing_parent(folder)
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         free_gb = shutil.disk_usage(existing).free / 1e9
-        is_writable = os.path.isdir(existing) and os.access(existing, os.W_OK)
+        is_writable = existing.is_dir() and os.access(existing, os.W_OK)
         access = "writable" if is_writable else f"not writable: name another folder with {VARIABLE}"
         yield Finding("ok" if is_writable else "problem", "cache", f"{folder}, {free_gb:.0f} GB free, {access}")
     offline = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)]
     yield Finding("ok", "hub cache", constants.HF_HUB_CACHE)
     if offline:
         yield Finding("note", "hub", f"offline ({', '.join(offline)} is set): only cached checkpoints can be used")
-
-
-def _existing_parent(folder: os.PathLike[str]) -> str:
-    path = os.path.abspath(folder)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path

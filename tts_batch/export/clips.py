@@ -179,22 +179,3 @@ def map_ahead(
     with ThreadPoolExecutor(_THREADS) as threads:
         while batch := list(islice(clips, _AT_ONCE)):
             yield from zip(batch, threads.map(work, batch), strict=True)
-
-
-def skip(clips: Iterator[FinishedClip], count: int) -> None:
-    """Read past `count` clips."""
-    for _ in islice(clips, count):
-        pass
-
-
-def split_by_bytes(sizes: Iterable[int], limit_bytes: int) -> Iterator[int]:
-    """Yield the lengths of consecutive groups of `sizes` whose sums stay within the limit; each has one at least."""
-    count = total = 0
-    for size in sizes:
-        if count and total + size > limit_bytes:
-            yield count
-            count = total = 0
-        count += 1
-        total += size
-    if count:
-        yield count

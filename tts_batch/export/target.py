@@ -7,15 +7,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import soundfile
 
 from tts_batch.errors import UsageError
-from tts_batch.export.clips import FinishedClip, changed_error
+from tts_batch.export.clips import FinishedClip, changed_error, map_ahead
 from tts_batch.store.clips import encode_wav
 from tts_batch.store.journal import sync_folder
 
@@ -25,18 +26,31 @@ STATE = ".tts-batch-export.json"
 _TEMPORARY = re.compile(r"(?<![^/])\.([^/]*)\.tmp\Z")  # of an incomplete file
 
 
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """The options of an export beside its format; each format supports some of them."""
+
+    shard_mb: float = 500  # of audio in a shard
+    hard_link: bool = False  # instead of copies
+    decode: bool = False  # clips that the format does not take are written as 16-bit wav
+    ref_audio: Path | None = None  # the reference of all rows; None: one of the clips
+
+
 class Target:
     """The folder of an export. The caller holds its lock.
 
     A file gets its final name when it is complete, so that an interrupted export keeps what it has written.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], options: ExportOptions, clip_suffixes: Collection[str]
+    ) -> None:
         """Open `folder`, empty or with the beginning of the export that `facts` describe.
 
-        Raises UsageError when it holds anything else.
+        Clips of one of `clip_suffixes` are copied or linked unchanged; any other becomes a 16-bit wav file. Raises
+        UsageError when the folder holds anything else.
         """
-        self.folder = folder
+        self.folder, self.options, self._clip_suffixes = folder, options, clip_suffixes
         self._facts = dict(facts)
         self._made: set[Path] = set()  # folders known to exist
         before = read_state(folder)
@@ -65,18 +79,21 @@ class Target:
             os.fsync(file.fileno())
         sync_folder(path.parent)
 
-    def put(self, clip: FinishedClip, stem: str, suffixes: frozenset[str], *, hard_link: bool) -> str:
-        """Write a clip, unless it exists, and return its name: `stem` and a suffix. Durable after `finish`.
+    def put_all(
+        self, clips: Iterable[FinishedClip], stem_of: Callable[[FinishedClip], str]
+    ) -> Iterator[tuple[FinishedClip, str]]:
+        """`put` every clip, in order, and yield it with its name; `stem_of` gives the name without a suffix."""
+        return map_ahead(lambda clip: self.put(clip, stem_of(clip)), clips)
 
-        A clip of one of `suffixes` is copied or linked unchanged; any other becomes a 16-bit wav file.
-        """
-        unchanged = clip.suffix in suffixes
+    def put(self, clip: FinishedClip, stem: str) -> str:
+        """Write a clip, unless it exists, and return its name: `stem` and a suffix. Durable after `finish`."""
+        unchanged = clip.suffix in self._clip_suffixes
         name = stem + (clip.suffix if unchanged else ".wav")
         path = self.folder / name
         if path.exists() and (path.stat().st_size == clip.num_bytes or not unchanged):
             return name
         self._make_folder(path.parent)
-        if unchanged and hard_link:
+        if unchanged and self.options.hard_link:
             _link(clip.path, path)
             return name
         try:

@@ -16,11 +16,6 @@ OFFICIAL = {
 }
 """The default checkpoint of each task: the largest released."""
 
-OFFICIAL_SMALL = {
-    "base": "Qwen/Qwen3-TTS-12Hz-0.6B-Base",
-    "custom_voice": "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice",
-}
-
 FILES = (
     "config.json",
     "generation_config.json",
@@ -47,14 +42,6 @@ class Checkpoint:
     config: ModelConfig
     codec: CodecConfig
     generation: dict[str, Any]  # the ten official generation fields
-
-    def supported_languages(self) -> list[str]:
-        """Return the language names that a request may give, "auto" first."""
-        return list(self.config.supported_languages)
-
-    def speakers(self) -> list[str]:
-        """Return the built-in speakers of a CustomVoice checkpoint; empty for the other kinds."""
-        return list(self.config.speakers)
 
 
 def resolve_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
@@ -100,5 +87,6 @@ def _read_checkpoint(folder: Path, name: str, revision: str | None) -> Checkpoin
 
 
 def _options() -> str:
-    known = ", ".join([*OFFICIAL.values(), *OFFICIAL_SMALL.values()])
+    small = [name.replace("1.7B", "0.6B") for kind, name in OFFICIAL.items() if kind != "voice_design"]
+    known = ", ".join([*OFFICIAL.values(), *small])
     return f"Give a folder with a downloaded checkpoint, 'tiny' or 'tiny-random', or one of {known}."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
@@ -84,7 +85,7 @@ class SpeakerEncoderConfig:
     enc_se_channels: int = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """config.json of a checkpoint.
 
@@ -105,12 +106,11 @@ class ModelConfig:
     languages: Mapping[str, int]
     speakers: Mapping[str, int]
     dialects: Mapping[str, str | bool]
-    supported_languages: tuple[str, ...] = field(init=False)
-    """The names that a request may give, "auto" first. A dialect is chosen by its speaker, not by name."""
 
-    def __post_init__(self) -> None:
-        spoken = (name for name in self.languages if not name.endswith("_dialect"))
-        object.__setattr__(self, "supported_languages", ("auto", *spoken))  # once: it is read for every row of a table
+    @cached_property
+    def supported_languages(self) -> tuple[str, ...]:
+        """The names that a request may give, "auto" first. A dialect is chosen by its speaker, not by name."""
+        return ("auto", *(name for name in self.languages if not name.endswith("_dialect")))
 
     @property
     def takes_instruct(self) -> bool:
@@ -120,47 +120,38 @@ class ModelConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "config.json") -> ModelConfig:
         """Take the parsed config.json. Raises ConfigError naming a key that is missing, ill-typed or unsupported."""
-        _expect(values, where, model_type="qwen3_tts", tokenizer_type="qwen3_tts_tokenizer_12hz")
-        kind = _get(values, "tts_model_type", str, where)
+        root = _Section(values, where)
+        root.expect(model_type="qwen3_tts", tokenizer_type="qwen3_tts_tokenizer_12hz")
+        kind = root.get("tts_model_type", str)
         if kind not in KINDS:
             raise ConfigError(f"{where}: tts_model_type is {kind!r}; it must be one of {', '.join(KINDS)}")
-        talker = _get(values, "talker_config", dict, where)
-        predictor = _get(talker, "code_predictor_config", dict, f"{where}: talker_config")
-        for section, name in ((talker, "talker_config"), (predictor, "talker_config.code_predictor_config")):
-            _expect(section, f"{where}: {name}", hidden_act="silu", attention_bias=False, use_sliding_window=False)
-            scaling = section.get("rope_scaling") or {}
-            _expect(scaling, f"{where}: {name}.rope_scaling", type="default", rope_type="default")
-        ids = [f.name for f in fields(cls) if f.name.endswith("_token_id")]
+        talker = root.section("talker_config")
+        predictor = talker.section("code_predictor_config")
+        for section in (talker, predictor):
+            section.expect(hidden_act="silu", attention_bias=False, use_sliding_window=False)
+            if section.values.get("rope_scaling"):
+                section.section("rope_scaling").expect(type="default", rope_type="default")
         config = cls(
             kind=kind,
-            size=_get(values, "tts_model_size", str, where),
-            **{name: _get(values, name, int, where) for name in ids},
-            talker=_section(TalkerConfig, talker, f"{where}: talker_config"),
-            code_predictor=_section(CodePredictorConfig, predictor, f"{where}: talker_config.code_predictor_config"),
+            size=root.get("tts_model_size", str),
+            **{field.name: root.get(field.name, int) for field in fields(cls) if field.name.endswith("_token_id")},
+            talker=talker.fill(TalkerConfig),
+            code_predictor=predictor.fill(CodePredictorConfig),
             speaker_encoder=(
-                _section(
-                    SpeakerEncoderConfig,
-                    _get(values, "speaker_encoder_config", dict, where),
-                    f"{where}: speaker_encoder_config",
-                )
-                if kind == "base"
-                else None
+                root.section("speaker_encoder_config").fill(SpeakerEncoderConfig) if kind == "base" else None
             ),
-            languages=_get(talker, "codec_language_id", dict, f"{where}: talker_config"),
-            speakers=_get(talker, "spk_id", dict, f"{where}: talker_config"),
-            dialects=_get(talker, "spk_is_dialect", dict, f"{where}: talker_config"),
+            languages=talker.get("codec_language_id", dict),
+            speakers=talker.get("spk_id", dict),
+            dialects=talker.get("spk_is_dialect", dict),
         )
-        config._check(where)
-        return config
-
-    def _check(self, where: str) -> None:
-        if self.code_predictor.num_code_groups != self.talker.num_code_groups:
+        if config.code_predictor.num_code_groups != config.talker.num_code_groups:
             raise ConfigError(f"{where}: num_code_groups differs between talker_config and code_predictor_config")
-        if self.speaker_encoder and self.speaker_encoder.enc_dim != self.talker.hidden_size:
+        if config.speaker_encoder and config.speaker_encoder.enc_dim != config.talker.hidden_size:
             raise ConfigError(f"{where}: speaker_encoder_config.enc_dim is not talker_config.hidden_size")
-        for speaker, dialect in self.dialects.items():
-            if dialect and dialect not in self.languages:
+        for speaker, dialect in config.dialects.items():
+            if dialect and dialect not in config.languages:
                 raise ConfigError(f"{where}: spk_is_dialect.{speaker} is {dialect!r}, which codec_language_id lacks")
+        return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,32 +170,56 @@ class CodecDecoderConfig(StackConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodecEncoderConfig:
+    """encoder_config of the speech tokenizer, with Mimi's names and Mimi's defaults for keys that a file omits."""
+
+    num_filters: int = 64
+    kernel_size: int = 7
+    residual_kernel_size: int = 3
+    last_kernel_size: int = 3
+    compress: int = 2
+    upsampling_ratios: tuple[int, ...] = (8, 6, 5, 4)
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 8
+    head_dim: int = 64
+    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    codebook_size: int = 2048
+    codebook_dim: int = 256
+    num_quantizers: int = 32
+    num_semantic_quantizers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodecConfig:
-    """speech_tokenizer/config.json. `encoder` is the keyword set of transformers' MimiConfig."""
+    """speech_tokenizer/config.json."""
 
     encoder_valid_num_quantizers: int
     decoder: CodecDecoderConfig
-    encoder: Mapping[str, Any]
+    encoder: CodecEncoderConfig
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "speech_tokenizer/config.json") -> CodecConfig:
         """Take the parsed config. Raises ConfigError naming a key that is missing, ill-typed or unsupported."""
-        rates = {"input_sample_rate": 24_000, "output_sample_rate": 24_000}
-        strides = {"encode_downsample_rate": 1_920, "decode_upsample_rate": 1_920}
-        _expect(values, where, model_type="qwen3_tts_tokenizer_12hz", **rates, **strides)
-        decoder = _get(values, "decoder_config", dict, where)
-        _expect(decoder, f"{where}: decoder_config", hidden_act="silu", attention_bias=False)
+        root = _Section(values, where)
+        root.expect(model_type="qwen3_tts_tokenizer_12hz", input_sample_rate=24_000, output_sample_rate=24_000)
+        root.expect(encode_downsample_rate=1_920, decode_upsample_rate=1_920)
+        decoder = root.section("decoder_config")
+        decoder.expect(hidden_act="silu", attention_bias=False)
         return cls(
-            encoder_valid_num_quantizers=_get(values, "encoder_valid_num_quantizers", int, where),
-            decoder=_section(CodecDecoderConfig, decoder, f"{where}: decoder_config"),
-            encoder=_get(values, "encoder_config", dict, where),
+            encoder_valid_num_quantizers=root.get("encoder_valid_num_quantizers", int),
+            decoder=decoder.fill(CodecDecoderConfig),
+            encoder=root.section("encoder_config").fill(CodecEncoderConfig),
         )
 
 
 def generation_from_json(values: Mapping[str, Any], where: str = "generation_config.json") -> dict[str, Any]:
     """Return the ten generation fields: the file's value where it has one, else the official fallback."""
+    root = _Section(values, where)
     return {
-        name: _get(values, name, type(default), where) if name in values else default
+        name: root.get(name, type(default)) if name in values else default
         for name, default in GENERATION_DEFAULTS.items()
     }
 
@@ -225,32 +240,41 @@ def read_json(path: Path) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-def _section(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Fill a dataclass from the keys of its own field names; a field without default is required."""
-    kinds = get_type_hints(cls)
-    given = {}
-    for key in fields(cls):
-        if key.name in values or key.default is MISSING:
-            given[key.name] = _get(values, key.name, get_origin(kinds[key.name]) or kinds[key.name], where)
-    return cls(**given)
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A JSON object, and where it stands: "config.json: talker_config"."""
 
+    values: Mapping[str, Any]
+    where: str
 
-def _get(values: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
-    """Return values[key] as `kind`: JSON numbers may stand for floats, lists of integers for tuples."""
-    if key not in values:
-        raise ConfigError(f"{where}: {key} is missing")
-    value = values[key]
-    if kind is float and type(value) in (int, float):
-        return float(value)
-    if kind is tuple and isinstance(value, list) and all(type(item) is int for item in value):
-        return tuple(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{where}: {key} is {value!r}, not {kind.__name__}")
-    return value
+    def section(self, key: str) -> _Section:
+        """Return the object values[key]."""
+        return _Section(self.get(key, dict), f"{self.where}{'.' if ': ' in self.where else ': '}{key}")
 
+    def fill(self, cls: type[T]) -> T:
+        """Fill a dataclass from the keys of its own field names; a field without default is required."""
+        kinds = get_type_hints(cls)
+        given = {}
+        for field in fields(cls):
+            if field.name in self.values or field.default is MISSING:
+                given[field.name] = self.get(field.name, get_origin(kinds[field.name]) or kinds[field.name])
+        return cls(**given)
 
-def _expect(values: Mapping[str, Any], where: str, **supported: Any) -> None:
-    """Reject a key that is present with another value than the one this network implements."""
-    for key, value in supported.items():
-        if values.get(key, value) != value:
-            raise ConfigError(f"{where}: {key} is {values[key]!r}; only {value!r} is supported")
+    def get(self, key: str, kind: type) -> Any:
+        """Return values[key] as `kind`: JSON numbers may stand for floats, lists of integers for tuples."""
+        if key not in self.values:
+            raise ConfigError(f"{self.where}: {key} is missing")
+        value = self.values[key]
+        if kind is float and type(value) in (int, float):
+            return float(value)
+        if kind is tuple and isinstance(value, list) and all(type(item) is int for item in value):
+            return tuple(value)
+        if type(value) is not kind:
+            raise ConfigError(f"{self.where}: {key} is {value!r}, not {kind.__name__}")
+        return value
+
+    def expect(self, **supported: Any) -> None:
+        """Reject a key that is present with another value than the one this network implements."""
+        for key, value in supported.items():
+            if self.values.get(key, value) != value:
+                raise ConfigError(f"{self.where}: {key} is {self.values[key]!r}; only {value!r} is supported")

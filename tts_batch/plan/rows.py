@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,10 @@ from tts_batch.plan.checks import remark_length, remark_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
-from tts_batch.plan.takes import input_id, looks_like_a_take, take_id
 from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
+_LIKE_A_TAKE = re.compile(r".*__take[0-9]+", re.DOTALL)
 TEMPLATE_POSITIONS = 32  # of a prompt, beside its texts and its reference
 
 
@@ -62,7 +63,7 @@ class PlannedRow:
     @property
     def input_id(self) -> str:
         """The id in the table; of a further take, `row.id` is another."""
-        return input_id(self.row.id, self.take)
+        return self.row.id.removesuffix(_take_suffix(self.take))
 
     @property
     def sampling(self) -> SamplingParams:
@@ -89,13 +90,18 @@ def check_rows(rows: Iterable[Row], config: JobConfig, models: Models, notes: No
 
 def _takes(row: Row, config: JobConfig, models: Models, notes: Notes) -> Iterator[PlannedRow]:
     """Yield a row once for each take; one that cannot be made, once."""
-    if looks_like_a_take(row.id):
+    if _LIKE_A_TAKE.fullmatch(row.id):
         message = f"the id {row.id!r} ends like the id of a take: with --takes, choose another."
         yield PlannedRow(replace(row, failure=Failure("bad_id", message)))
         return
     checked = _check(row, config, models, notes)
     for take in range(config.takes if checked.model_group else 1):
-        yield replace(checked, take=take, row=replace(checked.row, id=take_id(row.id, take)))
+        yield replace(checked, take=take, row=replace(checked.row, id=row.id + _take_suffix(take)))
+
+
+def _take_suffix(take: int) -> str:
+    """Return what follows the id in the table: nothing for the first take, so that more can be added later."""
+    return f"__take{take + 1}" if take else ""
 
 
 def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:

@@ -12,7 +12,6 @@ import torch
 from tts_batch.model.checkpoint import resolve_checkpoint
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.speech_tokenizer import SpeechTokenizer
-from tts_batch.model.speech_tokenizer.pieces import cut_pieces
 from tts_batch.model.speech_tokenizer.quantizer import Codebook
 from tts_batch.model.tiny import build_tiny
 
@@ -98,22 +97,6 @@ def test_the_official_audio(tokenizer: SpeechTokenizer, decoded: Arrays, frames:
     np.testing.assert_allclose(audio[::kept], decoded[f"wav_{frames}"], atol=WAV)
 
 
-@pytest.mark.parametrize("max_frames", [1, 100, 650])
-def test_a_batch_equals_its_members_alone(tokenizer: SpeechTokenizer, max_frames: int) -> None:
-    batch = [random_codes(frames, seed=frames) for frames in (40, 0, 326, 7, 81)]
-    together = tokenizer.decode_batch(batch, max_frames)
-    for codes, audio in zip(batch, together, strict=True):
-        assert audio.shape == (len(codes) * 1920,)
-        np.testing.assert_allclose(audio, tokenizer.decode(codes), atol=WAV)
-
-
-def test_chunks_are_the_audio_cut_at_the_seams(tokenizer: SpeechTokenizer) -> None:
-    codes = random_codes(310)
-    chunks = list(tokenizer.decode_chunks(codes))
-    assert [len(chunk) for chunk in chunks] == [300 * 1920, 10 * 1920]
-    assert torch.equal(torch.cat(chunks), tokenizer.decode(codes))
-
-
 def test_a_seam_changes_the_audio(tokenizer: SpeechTokenizer) -> None:
     codes = random_codes(310)
     with torch.no_grad():
@@ -166,11 +149,3 @@ def test_codebooks_follow_new_values_and_dtypes() -> None:
     codebooks = [module for module in tokenizer.modules() if isinstance(module, Codebook)]
     assert len(codebooks) == 32 + 16
     assert {codebook.vectors.dtype for codebook in codebooks} == {torch.bfloat16}
-
-
-def test_pieces_of_several_rows_share_a_pass(tokenizer: SpeechTokenizer) -> None:
-    first, second = random_codes(305, seed=1), random_codes(20, seed=2)
-    pieces = [(first, cut_pieces(305)[1]), (second, cut_pieces(20)[0])]
-    tail, whole = tokenizer.decode_pieces(pieces)
-    np.testing.assert_allclose(tail, tokenizer.decode(first)[300 * 1920 :], atol=WAV)
-    np.testing.assert_allclose(whole, tokenizer.decode(second), atol=WAV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import torch
@@ -9,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.model.config import CodecDecoderConfig
-from tts_batch.model.layers import MLP, RMSNorm, rotary
-from tts_batch.model.speech_tokenizer.causal import CausalConv1d, CausalConvTranspose1d
+from tts_batch.model.layers import MLP, RMSNorm
+from tts_batch.model.speech_tokenizer.layers import CausalConv1d, CausalConvTranspose1d, Transformer
 from tts_batch.model.speech_tokenizer.quantizer import DecoderQuantizer
-from tts_batch.model.speech_tokenizer.transformer import TransformerLayer
 
 
 class CodecDecoder(nn.Module):
@@ -58,36 +58,18 @@ class CodecDecoder(nn.Module):
         return self.decoder(self.upsample(x))[:, 0].clamp(-1, 1)
 
 
-class DecoderTransformer(nn.Module):
-    """Transformer over frames [B, T, latent_dim] -> same; each sees itself and the `sliding_window - 1` before it."""
+class DecoderTransformer(Transformer):
+    """The transformer over frames [B, T, latent_dim] -> same, narrower inside."""
 
     def __init__(self, config: CodecDecoderConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.config = config
-        self.input_proj = nn.Linear(config.latent_dim, width)
-        self.layers = nn.ModuleList(
-            TransformerLayer(
-                width,
-                heads=config.num_attention_heads,
-                head_dim=config.head_dim,
-                mlp=MLP(config),
-                norms=(RMSNorm(width, config.rms_norm_eps), RMSNorm(width, config.rms_norm_eps)),
-            )
-            for _ in range(config.num_hidden_layers)
-        )
-        self.norm = RMSNorm(width, config.rms_norm_eps)
-        self.output_proj = nn.Linear(width, config.latent_dim)
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, partial(MLP, config), norm, config.sliding_window)
+        self.input_proj = nn.Linear(config.latent_dim, config.hidden_size)
+        self.norm = norm()
+        self.output_proj = nn.Linear(config.hidden_size, config.latent_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        positions = torch.arange(x.shape[1], device=x.device)
-        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
-        age = positions[:, None] - positions
-        mask = (age >= 0) & (age < self.config.sliding_window)
-        x = self.input_proj(x)
-        for layer in self.layers:
-            x = layer(x, cos, sin, mask)
-        return self.output_proj(self.norm(x))
+        return self.output_proj(self.norm(super().forward(self.input_proj(x))))
 
 
 class ConvNeXtBlock(nn.Module):

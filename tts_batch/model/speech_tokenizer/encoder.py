@@ -6,48 +6,16 @@ from version 5 on; written out here, the codes of a long reference depend on no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_batch.model.layers import rotary
-from tts_batch.model.speech_tokenizer.causal import CausalConv1d
+from tts_batch.model.config import CodecEncoderConfig
+from tts_batch.model.speech_tokenizer.layers import CausalConv1d, Transformer
 from tts_batch.model.speech_tokenizer.quantizer import EncoderQuantizer
-from tts_batch.model.speech_tokenizer.transformer import TransformerLayer
 
 STEPS_PER_FRAME = 2  # convolutions and transformer run at 25 Hz, codes at 12.5 Hz
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderConfig:
-    """The shape of the encoder, with Mimi's names and Mimi's defaults for keys that a file omits."""
-
-    num_filters: int = 64
-    kernel_size: int = 7
-    residual_kernel_size: int = 3
-    last_kernel_size: int = 3
-    compress: int = 2
-    upsampling_ratios: tuple[int, ...] = (8, 6, 5, 4)
-    hidden_size: int = 512
-    intermediate_size: int = 2048
-    num_hidden_layers: int = 8
-    num_attention_heads: int = 8
-    head_dim: int = 64
-    norm_eps: float = 1e-5
-    rope_theta: float = 10_000.0
-    codebook_size: int = 2048
-    codebook_dim: int = 256
-    num_quantizers: int = 32
-    num_semantic_quantizers: int = 1
-
-    @classmethod
-    def from_mimi(cls, values: Mapping[str, Any]) -> EncoderConfig:
-        """Take these fields from the values of a MimiConfig."""
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
 class CodecEncoder(nn.Module):
@@ -56,11 +24,15 @@ class CodecEncoder(nn.Module):
     With `lengths` [B], in samples, rows may be padded on the right; each has the codes that it has alone.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: CodecEncoderConfig) -> None:
         super().__init__()
         width = config.hidden_size
         self.encoder = ConvEncoder(config)
-        self.encoder_transformer = EncoderTransformer(config)
+        self.encoder_transformer = Transformer(
+            config,
+            mlp=partial(GeluMLP, width, config.intermediate_size),
+            norm=partial(nn.LayerNorm, width, eps=config.norm_eps),
+        )
         self.downsample = CausalConv1d(
             width, width, 2 * STEPS_PER_FRAME, stride=STEPS_PER_FRAME, bias=False, pad_mode="replicate"
         )
@@ -88,7 +60,7 @@ class ConvEncoder(nn.Module):
     Also returns the rows' lengths in these steps, or None without `lengths`.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: CodecEncoderConfig) -> None:
         super().__init__()
         width = config.num_filters
         layers: list[nn.Module] = [CausalConv1d(1, width, config.kernel_size)]
@@ -123,34 +95,6 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.block(x)
-
-
-class EncoderTransformer(nn.Module):
-    """Causal transformer over the 25 Hz steps, [B, T, hidden_size] -> same."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.layers = nn.ModuleList(
-            TransformerLayer(
-                config.hidden_size,
-                heads=config.num_attention_heads,
-                head_dim=config.head_dim,
-                mlp=GeluMLP(config.hidden_size, config.intermediate_size),
-                norms=(
-                    nn.LayerNorm(config.hidden_size, eps=config.norm_eps),
-                    nn.LayerNorm(config.hidden_size, eps=config.norm_eps),
-                ),
-            )
-            for _ in range(config.num_hidden_layers)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        positions = torch.arange(x.shape[1], device=x.device)
-        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return x
 
 
 class GeluMLP(nn.Module):

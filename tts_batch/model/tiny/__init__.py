@@ -1,6 +1,6 @@
 """Tiny checkpoints that need no network, in the official layout: a trained voice, and random ones for tests.
 
-`build_tiny` writes them in about a second or less, into a cache.
+`build_tiny` writes them in a few seconds or less, into a cache.
 
     tiny          A voice that speaks English: trained on speech of espeak-ng, by recipes/tiny_voice, and as robotic as
                   its teacher. As base, custom_voice and voice_design, one talker in all three, in the structure of the
@@ -16,9 +16,8 @@ BPE of 640 entries with all of the released control tokens.
 The files are those of the hub repositories: config.json, generation_config.json, preprocessor_config.json,
 tokenizer_config.json, vocab.json, merges.txt, model.safetensors (bfloat16) and speech_tokenizer/ (float32).
 
-In this package: shapes.py lists the tensors; voice.py fills them from the trained weights in trained/ or values.py
-with random ones; build.py writes the folder, tensors.py its safetensors; data/ holds the files that are copied and the
-random codec's calibration. It needs numpy alone.
+In this package: build.py writes the folder, from the trained weights in trained/ or values.py's random ones; data/
+holds the files that are copied and the random codec's calibration. torch is loaded only where one is built.
 """
 
 from tts_batch.model.tiny.build import NAMES, build_tiny

@@ -11,14 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tts_batch.model.tiny.shapes import codec_shapes, model_shapes
-from tts_batch.model.tiny.tensors import save_tensors
-from tts_batch.model.tiny.values import codec_values, model_values, to_bfloat16
-from tts_batch.model.tiny.voice import FILES, VOICE, voice_codec, voice_weights
-
-VERSION = 5  # part of the cache key: raise it whenever the content of a checkpoint changes
+VERSION = 6  # part of the cache key: raise it whenever the content of a checkpoint changes
 
 NAMES = ("tiny", "tiny-random")
 SEEDS = {
@@ -30,9 +23,13 @@ SEEDS = {
 }
 """The released kinds and sizes, with the seed of each one's random weights."""
 
-# By seed: the EOS row of the codec head times this, so that greedy runs of some kinds meet an EOS early.
-EOS_GAIN = {80: 0.5, 1: 4.0, 2: 2.8, 3: 1.0, 4: 1.0}
-CODEC_SEED = 0
+VOICE = files("tts_batch.model.tiny") / "trained"
+"""The trained `tiny`, written by recipes/tiny_voice/pack.py: the configuration, and the weights of all kinds once, the
+codec's in float16. Of a tensor that ends in equal rows only the first of those is stored: the official layout's tables
+have a row for each of 2,048 codes, most of which this voice never uses."""
+WEIGHTS = ("voice.safetensors", "codec.safetensors")
+FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt", "speech_tokenizer/config.json")
+"""The files of its own, besides its weights; the other files are those of `tiny-random`."""
 
 _DATA = files("tts_batch.model.tiny") / "data"
 _COPIED = (
@@ -91,19 +88,43 @@ def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
         (folder / file).write_bytes((source / file).read_bytes())
     config = _config(VOICE if trained else _DATA, kind, size)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    shapes, codec_config = model_shapes(config), _read_json(folder / "speech_tokenizer/config.json")
+    _write_weights(folder, config, trained=trained)
+
+
+def _write_weights(folder: Path, config: dict[str, Any], *, trained: bool) -> None:
+    """Write both safetensors files, with a value for every tensor of the networks that the configurations describe."""
+    import torch
+    from safetensors.torch import load, save_file
+
+    from tts_batch.model.config import CodecConfig, ModelConfig
+    from tts_batch.model.qwen3_tts import Qwen3TTS
+    from tts_batch.model.tiny.values import codec_values, model_values
+
+    codec_config = _read_json(folder / "speech_tokenizer/config.json")
+    model = Qwen3TTS(ModelConfig.from_json(config), CodecConfig.from_json(codec_config))
+    shapes, codec_shapes = (
+        {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        for network in (model.network, model.speech_tokenizer)
+    )
     if trained:
-        weights, codec = voice_weights(shapes), voice_codec(codec_shapes(codec_config))
+        weights, codec = (load((VOICE / file).read_bytes()) for file in WEIGHTS)
     else:
-        seed = SEEDS[kind, size]
-        random_weights = model_values(shapes, seed)
-        eos_id = config["talker_config"]["codec_eos_token_id"]
-        random_weights["talker.codec_head.weight"][eos_id] *= np.float32(EOS_GAIN[seed])
-        weights = {name: to_bfloat16(value) for name, value in random_weights.items()}
+        seed = SEEDS[config["tts_model_type"], config["tts_model_size"]]
+        values = model_values(shapes, seed, config["talker_config"]["codec_eos_token_id"])
+        weights = {name: torch.from_numpy(value) for name, value in values.items()}
         calibration = _read_json(_DATA / "calibration.json")
-        codec = codec_values(codec_config, codec_shapes(codec_config), calibration, CODEC_SEED)
-    save_tensors(folder / "model.safetensors", weights, "BF16")
-    save_tensors(folder / "speech_tokenizer/model.safetensors", codec, "F32")
+        values = codec_values(codec_config, codec_shapes, calibration)
+        codec = {name: torch.from_numpy(value) for name, value in values.items()}
+
+    def write(file: str, shapes: dict[str, tuple[int, ...]], tensors: dict[str, Any], dtype: torch.dtype) -> None:
+        whole = {}
+        for name, (rows, *_) in shapes.items():
+            tensor = tensors[name]
+            whole[name] = torch.cat([tensor, tensor[-1:].expand(rows - len(tensor), *tensor.shape[1:])]).to(dtype)
+        save_file(whole, folder / file, {"format": "pt"})
+
+    write("model.safetensors", shapes, weights, torch.bfloat16)
+    write("speech_tokenizer/model.safetensors", codec_shapes, codec, torch.float32)
 
 
 def _config(source: Traversable, kind: str, size: str) -> dict[str, Any]:

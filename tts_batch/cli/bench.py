@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(DTYPES), default="auto", show_default=True)
 @click.option("--max-num-seqs", type=click.IntRange(min=1))
 @click.option("--no-cuda-graph", is_flag=True)
+@click.option("--engine-option", "pairs", multiple=True, metavar="NAME=VALUE", help="An option of the engine's own.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write everything measured here.")
 def bench(
     engines: tuple[str, ...], shape: str | None, model: str | None, cache: str, concurrency: str, rounds: int,
     chunked: bool, no_cuda_graph: bool, json_path: Path | None, workload: str, rows: int, references: int,
-    x_vector_only: bool, **engine_options: Any,
+    x_vector_only: bool, pairs: tuple[str, ...], **engine_options: Any,
 ) -> ExitStatus:  # fmt: skip
     """Measure audio seconds per second on this machine, from prompt building to the waveform on the host.
 
@@ -60,6 +61,8 @@ def bench(
         raise UsageError("give either --shape 1.7b|0.6b or --model.")
     if concurrency != "max" and not (concurrency.isdecimal() and int(concurrency)):
         raise UsageError(f"--concurrency {concurrency!r} is neither 'max' nor a number from 1 on.")
+    if any(pair.find("=") < 1 for pair in pairs):
+        raise UsageError("use --engine-option NAME=VALUE.")
     if "vllm" in engines and cache == "cold":
         raise UsageError("--cache cold is for engine native alone: vLLM-Omni cannot be told to forget voices.")
     from tts_batch.bench.engines import base_checkpoint
@@ -72,6 +75,7 @@ def bench(
         model=base_checkpoint(model) if model else "",
         cuda_graph=not no_cuda_graph,
         code2wav_mode="chunked" if chunked else "utterance",
+        options=dict(pair.split("=", 1) for pair in pairs),
         **engine_options,
     )
     asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")

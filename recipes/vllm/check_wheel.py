@@ -73,10 +73,10 @@ def read_facts(site: Path) -> dict[str, Any]:
     return {
         "source": "vllm 0.30.0 and vllm-omni 0.30.0, Apache-2.0, extracted by recipes/vllm/check_wheel.py",
         "versions": {name: _version(site, name) for name in ("vllm", "vllm_omni")},
-        "functions": {name: _arguments(_find(site, *where)) for name, where in FUNCTIONS.items()},
-        "fields": {name: _fields(_find(site, file, None, cls)) for name, (file, cls) in FIELDS.items()},
-        "properties": {name: _is_property(_find(site, *where)) for name, where in PROPERTIES.items()},
-        "bases": {name: _bases(_find(site, file, None, cls)) for name, (file, cls) in BASES.items()},
+        "functions": {name: arguments_of(find(site, *where)) for name, where in FUNCTIONS.items()},
+        "fields": {name: fields_of(find(site, file, None, cls)) for name, (file, cls) in FIELDS.items()},
+        "properties": {name: is_property(find(site, *where)) for name, where in PROPERTIES.items()},
+        "bases": {name: _bases(find(site, file, None, cls)) for name, (file, cls) in BASES.items()},
         "sources": {name: _source(site, *where) for name, where in SOURCES.items()},
         "constants": {name: _constant(site / file, name) for name, file in CONSTANTS.items()},
         "mentioned": {name: name in (site / file).read_text(encoding="utf-8") for name, file in MENTIONED.items()},
@@ -89,7 +89,7 @@ def _version(site: Path, name: str) -> str:
     return folder.name.removeprefix(f"{name}-").removesuffix(".dist-info")
 
 
-def _find(site: Path, file: str, owner: str | None, name: str) -> ast.AST:
+def find(site: Path, file: str, owner: str | None, name: str) -> ast.AST:
     nodes: list[ast.stmt] = ast.parse((site / file).read_text(encoding="utf-8")).body
     for wanted in filter(None, (owner, name)):
         named = [node for node in nodes if getattr(node, "name", None) == wanted]
@@ -100,7 +100,7 @@ def _find(site: Path, file: str, owner: str | None, name: str) -> ast.AST:
     return found
 
 
-def _arguments(node: ast.AST) -> list[str]:
+def arguments_of(node: ast.AST) -> list[str]:
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     given = node.args
     starred = [f"*{given.vararg.arg}"] if given.vararg else ["*"] if given.kwonlyargs else []
@@ -108,14 +108,14 @@ def _arguments(node: ast.AST) -> list[str]:
     return [arg.arg for arg in (*given.posonlyargs, *given.args)] + starred + keywords
 
 
-def _fields(node: ast.AST) -> list[str]:
+def fields_of(node: ast.AST) -> list[str]:
     assert isinstance(node, ast.ClassDef)
     annotated = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]  # type: ignore[union-attr]
     plain = [item.targets[0].id for item in node.body if isinstance(item, ast.Assign)]  # type: ignore[attr-defined]
     return annotated or plain
 
 
-def _is_property(node: ast.AST) -> bool:
+def is_property(node: ast.AST) -> bool:
     assert isinstance(node, ast.FunctionDef)
     return any(isinstance(item, ast.Name) and item.id == "property" for item in node.decorator_list)
 
@@ -126,7 +126,7 @@ def _bases(node: ast.AST) -> list[str]:
 
 
 def _source(site: Path, file: str, owner: str | None, name: str) -> str:
-    node = _find(site, file, owner, name)
+    node = find(site, file, owner, name)
     assert isinstance(node, ast.FunctionDef)
     node.decorator_list, node.returns = [], None
     for argument in (*node.args.args, *node.args.kwonlyargs):

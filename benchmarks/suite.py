@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 
-from tts_batch.bench.engines import base_checkpoint, encode_references, load_model, open_bench_engine, random_model
+from tts_batch.bench.engines import base_checkpoint, load_model, open_bench_engine, random_model
 from tts_batch.bench.gpu import METHOD
 from tts_batch.bench.measure import Measurement, measure
 from tts_batch.bench.player import ChunkRecorder, describe
 from tts_batch.bench.table import describe_machine, stage_lines
 from tts_batch.bench.workload import Workload
+from tts_batch.engine.compute_loop import BURST
+from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import EngineConfig, SpeechRequest
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
@@ -175,6 +177,17 @@ class Suite:
             sep="\n",
             flush=True,
         )
+
+
+@torch.inference_mode()
+def encode_references(preparer: Preparer, requests: Sequence[SpeechRequest]) -> None:
+    """Encode all voices that are not cached yet, in bursts as an engine would. The preparer's engine must be idle."""
+    for first in range(0, len(requests), BURST):
+        burst = requests[first : first + BURST]
+        preparer.load_ahead(burst)
+        for request in burst:
+            preparer.load(request)
+        preparer.encode_loaded()
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
+from tts_batch.choices import Task
 from tts_batch.clip import Clip
 from tts_batch.config import JobConfig, JobOptions, build_config
 from tts_batch.dataset.audio import load_reference
@@ -173,7 +174,7 @@ class Synthesizer:
             options["model"] = model
         self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
-        self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
+        self._engines: dict[Task | None, Engine] = {}  # by the model's task, opened when the first row needs it
         self._tails = Tails()
         self._models = Models(self._config)
         self._fetcher = make_fetcher(self._config)
@@ -230,7 +231,7 @@ class Synthesizer:
 
         def finish(task: ClipTask) -> None:
             planned = under_way[task.row.id]
-            finished = finish_clip(task, rules, labels, self._tail(task, planned, rules))
+            finished = finish_clip(task, rules, labels, self._tail(task, planned, rules), encode=False)
             if finished.retry is not None:
                 maker.retry(finished.retry)
             else:

@@ -78,6 +78,14 @@ class JobConfig(BaseModel):
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
     engine: str = _option(MODEL, "native", "'native', 'vllm' or 'package.module:factory'.", "NAME")
+    engine_options: dict[str, str] = _option(
+        MODEL,
+        {},
+        "Set one of EngineConfig.options: a knob of the native engine's profile, an option of vllm, or one of an engine "
+        "of your own. May be repeated.",
+        "NAME=VALUE",
+        flags=("--engine-option",),
+    )
     runner: RunnerName | None = _option(MODEL, None, "Default: v2 on CUDA, else v1.")
     device: DeviceName = _option(MODEL, "auto", "Where to compute.")
     dtype: DtypeName = _option(MODEL, "auto", "Number format of the weights; auto: bfloat16 where it is in hardware.")
@@ -100,9 +108,6 @@ class JobConfig(BaseModel):
     )
     stall_timeout: PositiveFloat = _option(
         MODEL, 30.0, "Seconds the engine may go without progress; 20 times as many on a CPU.", "S"
-    )
-    engine_options: dict[str, str] = _option(
-        MODEL, {}, "Set an option of the engine's own. May be repeated.", "NAME=VALUE", flags=("--engine-option",)
     )
     launcher: LauncherName = _option(MODEL, "local", "What starts the workers.", hidden=True)
 
@@ -196,6 +201,7 @@ class JobOptions(TypedDict, total=False):
     model: str | None
     model_revision: str | None
     engine: str
+    engine_options: Mapping[str, str]
     runner: RunnerName | None
     device: DeviceName
     dtype: DtypeName
@@ -207,7 +213,6 @@ class JobOptions(TypedDict, total=False):
     max_num_seqs: int | None
     code2wav_mode: Code2WavModeName
     stall_timeout: float
-    engine_options: Mapping[str, str]
     launcher: LauncherName
     greedy: bool
     temperature: float | None

@@ -5,46 +5,31 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, get_args
 
-Reason = Literal[
-    "bad_row",
-    "bad_id",
-    "duplicate_id",
-    "empty_text",
-    "bad_text",
-    "text_too_long",
-    "bad_language",
-    "bad_speaker",
-    "bad_instruct",
-    "bad_seed",
-    "wrong_task",
-    "ref_missing",
-    "ref_unreadable",
-    "ref_too_short",
-    "ref_too_long",
-    "ref_silent",
-    "ref_non_finite",
-    "ref_text_missing",
-    "ref_forbidden",
-    "url_refused",
-    "codec_budget_exhausted",
-    "repetitive_generation",
-    "empty_audio",
-    "silent_output",
-    "long_silence",
-    "noise_output",
-    "non_finite",
-    "ref_leak",
-    "too_long_for_text",
-    "too_short_for_text",
-    "piece_failed",
-    "engine_error",
-    "stalled",
-    "time_limit",
-    "out_of_memory",
-    "worker_crash",
-    "write_failed",
+InputReason = Literal[
+    "bad_row", "bad_id", "duplicate_id", "empty_text", "bad_text", "text_too_long", "bad_language", "bad_speaker",
+    "bad_instruct", "bad_seed", "wrong_task",
+]  # fmt: skip
+"""The row itself, or what it asks for."""
+
+ReferenceReason = Literal[
+    "ref_missing", "ref_unreadable", "ref_too_short", "ref_too_long", "ref_silent", "ref_non_finite",
+    "ref_text_missing", "ref_forbidden", "url_refused",
+]  # fmt: skip
+"""The recording of its voice."""
+
+ClipReason = Literal[
+    "codec_budget_exhausted", "repetitive_generation", "empty_audio", "silent_output", "long_silence", "noise_output",
+    "non_finite", "ref_leak", "too_long_for_text", "too_short_for_text",
+]  # fmt: skip
+"""The clip that was made of it: another seed may give a better one."""
+
+RunReason = Literal[
+    "piece_failed", "engine_error", "stalled", "time_limit", "out_of_memory", "worker_crash", "write_failed",
     "cancelled",
-]
+]  # fmt: skip
+"""What happened while it was made."""
+
+Reason = Literal[InputReason, ReferenceReason, ClipReason, RunReason]
 """The closed list of row reasons. A new one is a change of contract: manifests and scripts depend on it."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)

@@ -56,7 +56,8 @@ class Voice(nn.Module):
         [B, L] to mishear; `mel` [B * REFERENCES, T, 128] is of the references.
         """
         talker = self.talker
-        x_vectors = self.speaker_encoder(mel).unflatten(0, (-1, REFERENCES))
+        lengths = mel.new_full((len(mel),), mel.shape[1], dtype=torch.int64)
+        x_vectors = self.speaker_encoder(mel, lengths).unflatten(0, (-1, REFERENCES))
         x = self._embed(rows, codes, wrong, x_vectors)
         before = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
         mask = before & (rows["segment"][:, :, None] == rows["segment"][:, None])

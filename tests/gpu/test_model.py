@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.model.attention import attend_causal
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.layers import attend_causal
 from tts_batch.model.prompt import build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny

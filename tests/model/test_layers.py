@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tests.model.attention import attend_causal
 from tts_batch.model.config import StackConfig
-from tts_batch.model.layers import DecoderStack, RMSNorm, attend_causal, rotary, rotate
+from tts_batch.model.layers import DecoderStack, RMSNorm, rotary, rotate
 from tts_batch.model.weights import fill_random
 
 CONFIG = StackConfig(

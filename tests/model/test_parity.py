@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tests.golden.cases import CASES
 from tests.golden.official import GOLDEN, LOGITS, Arrays, checkpoint_of, num_rows, official_arguments, read
+from tests.model.attention import attend_causal
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.layers import attend_causal
 from tts_batch.model.prompt import build_prompt, embed_prompt
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.tiny import build_tiny

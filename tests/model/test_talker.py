@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.model.attention import attend_causal
 from tts_batch.model.checkpoint import resolve_checkpoint
-from tts_batch.model.layers import attend_causal
 from tts_batch.model.qwen3_tts import Qwen3TTS
 from tts_batch.model.talker import Talker
 from tts_batch.model.tiny import build_tiny

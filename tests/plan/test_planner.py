@@ -26,8 +26,9 @@ def test_a_plan_counts_everything(planner: Planner) -> None:
     assert (plan.num_rows, plan.num_failed, plan.num_planned) == (9, 3, 6)
     assert plan.failures == {"empty_text": 1, "bad_language": 1, "bad_seed": 1}
     assert [row.row_index for row in plan.examples] == [5, 6, 7]
-    assert 0 < plan.expected_audio_s < 60
-    assert plan.budget_frames >= 6 * 192
+    shown = plan.to_dict()
+    assert 0 < shown["expected_audio_hours"] < 60 / 3600
+    assert shown["budget_frames"] >= 6 * 192
     assert plan.expected_end_token_failures == pytest.approx(6 * 0.0034)
     shown = json.loads(json.dumps(plan.to_dict()))
     assert shown["examples"][0]["reason"] == "empty_text"
@@ -145,6 +146,7 @@ def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int
     ("options", "words"),
     [
         ({"engine": "nativ"}, "--engine 'nativ' is not one of native, vllm"),
+        ({"engine": "no_such.module:create"}, "--engine.*no module 'no_such.module'"),
         ({"engine": "vllm", "save_codes": True}, "--engine vllm returns no codes: leave out --save-codes"),
         ({"engine": "vllm", "dtype": "float32"}, "bfloat16 alone: leave out --dtype float32"),
         ({"engine": "vllm", "device": "cpu"}, "CUDA alone: leave out --device cpu"),

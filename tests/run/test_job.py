@@ -357,6 +357,30 @@ def test_failed_audio_is_kept_when_asked_for(tmp_path: Path, fake: Fake) -> None
     assert soundfile.info(next(config.out.glob("quarantine/*/row-2.2.wav"))).frames > 0
 
 
+def test_a_clip_that_cannot_be_encoded_fails_alone(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "odd_rate"}, calls=str(tmp_path / "calls"))
+    config = make_config(tmp_path, 6, format="opus", attempts=2)
+    assert run_job(config).ok == 5
+    failed = next(row for row in read_manifest(config.out) if row["status"] == "failed")
+    assert (failed["id"], failed["reason"]) == ("row-1", "write_failed")
+    assert "22050 Hz" in failed["message"]
+    assert len((tmp_path / "calls").read_text().splitlines()) == 6, "a row was made again"
+
+
+def test_an_engine_of_one_s_own_needs_no_checkpoint(tmp_path: Path, fake: Fake) -> None:
+    fake()
+    rows = [
+        {"text": "One."},
+        {"text": "Two.", "speaker": "anyone"},
+        {"text": "Three.", "instruct": "softly"},
+    ]
+    config = make_config(tmp_path, rows, model=None)
+    assert run_job(config).ok == 3
+    first, second, third = read_manifest(config.out)
+    assert [row["task"] for row in (first, second, third)] == ["custom_voice", "custom_voice", "voice_design"]
+    assert first["model"] == "tests.fake_engine:create"
+
+
 def test_an_engine_that_cannot_start_ends_the_run(tmp_path: Path, fake: Fake) -> None:
     fake(fail_start="no such device here")
     config = make_config(tmp_path)

@@ -155,6 +155,18 @@ def test_it_ends_with_its_worker_and_records_nothing_more(tmp_path: Path, fake: 
     assert not list(tmp_path.glob("??/*")), "no file has a final name without a line"
 
 
+def test_an_exception_fails_its_row_and_no_other(process: Process) -> None:
+    process.open()
+    broken = clip("a")
+    (piece,) = broken.results
+    broken = replace(broken, results=(replace(piece, result=replace(piece.result, effective=None)),))  # type: ignore[arg-type]
+    process.send(broken, clip("b"), CommitNow())
+    process.recorded("a", "b")
+    assert (process.lines["a"].status, process.lines["a"].reason) == ("failed", "worker_crash")
+    assert process.lines["a"].message.startswith("Finishing its clip raised AttributeError")  # type: ignore[union-attr]
+    assert process.lines["b"].status == "ok"
+
+
 def test_signals_are_left_to_the_worker(process: Process) -> None:
     process.open()
     process.send(clip("a"), CommitNow())

@@ -127,7 +127,7 @@ class Script:
 
     def play(self) -> None:
         """Let one thing happen."""
-        events = ["end", "end", "end", "finish", "finish", "again", "junk", "later", "abort", "stop", "drop"]
+        events = ["end", "end", "end", "finish", "finish", "again", "junk", "later", "stop", "drop"]
         match self.data.draw(st.sampled_from(events)):
             case "end" if self.engine.held:
                 self.end_request(self.data.draw(st.sampled_from(FINISH_REASONS)))
@@ -139,10 +139,6 @@ class Script:
                 self.engine.extra += [good("unknown"), None, "r0", replace(good("unknown"), request_id=["r0"])]  # type: ignore[list-item, arg-type]
             case "later":
                 self.now_s += self.data.draw(st.sampled_from([1.0, 11.0, 40.0]))
-            case "abort" if self.live:
-                name = self.data.draw(st.sampled_from(sorted(self.live)))
-                self.maker.abort(name)
-                self.live.discard(name)
             case "stop" if self.data.draw(st.integers(0, 9)) == 0:
                 self.is_stopping = True
                 self.maker.stop()

@@ -92,6 +92,8 @@ def stage_lines(measured: dict[str, Any]) -> list[str]:
             "; ".join(f"{owner} {_listed(runs, 'd') or 'none'}" for owner, runs in measured["graphs"].items()) or "none"
         ),
     ]
+    if frames and (row_frames := counts.get("row_frames")):
+        lines[0] += f"; {row_frames / frames:.0f} rows a frame in buckets of {counts['bucket_frames'] / frames:.0f}"
     if decoded := counts.get("decoded_frames"):
         lines[-1] += f"; Code2Wav decoded {decoded / counts['code2wav_frames']:.2f} frames per frame of output"
     return lines

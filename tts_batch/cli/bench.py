@@ -78,12 +78,12 @@ def bench(
         options=dict(pair.split("=", 1) for pair in pairs),
         **engine_options,
     )
-    asked = Workload(workload, rows, references, x_vector_only or workload == "fixed")
-    at_once = None if concurrency == "max" else int(concurrency)
+    requests = Workload(workload, rows, references, x_vector_only or workload == "fixed")
+    in_flight = None if concurrency == "max" else int(concurrency)
     reports = {}
     for name in dict.fromkeys(engines):
         try:
-            report = _measure(name, shape, config, asked, cold=cache == "cold", at_once=at_once, rounds=rounds)
+            report = _measure(name, shape, config, requests, cold=cache == "cold", concurrency=in_flight, rounds=rounds)
         except EngineError as error:
             raise CannotContinueError(str(error)) from error
         reports[name] = report
@@ -98,12 +98,19 @@ def bench(
 
 
 def _measure(
-    name: str, shape: str | None, config: EngineConfig, asked: Workload, *, cold: bool, at_once: int | None, rounds: int
+    name: str,
+    shape: str | None,
+    config: EngineConfig,
+    workload: Workload,
+    *,
+    cold: bool,
+    concurrency: int | None,
+    rounds: int,
 ) -> dict[str, Any]:
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
-    from tts_batch.bench.engines import open_native, open_vllm
     from tts_batch.bench.gpu import METHOD
     from tts_batch.bench.measure import measure, read_meter
+    from tts_batch.bench.opening import open_native, open_vllm
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
 
@@ -112,23 +119,23 @@ def _measure(
     opened = (open_native if name == "native" else open_vllm)(shape, config)
     engine = opened.engine
     opening = read_meter(engine)
-    requests = asked.requests(lambda text: len(opened.tokenizer.encode(text)))
+    requests = workload.requests(lambda text: len(opened.tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
-    others = replace(asked, num_rows=min(asked.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, others.requests(len) if cold else requests, at_once, chunks)
+    others = replace(workload, num_rows=min(workload.num_rows, 64), num_references=8, seed=1)
+    warm_up = measure(engine, others.requests(len) if cold else requests, concurrency, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:
             opened.forget_references()
-        measurements.append(measure(engine, requests, at_once, chunks))
+        measurements.append(measure(engine, requests, concurrency, chunks))
     graphs = read_meter(engine).graphs
     engine.close()
     return {
         "machine": describe_machine(),
         "engine": engine.info,
-        "workload": {name: getattr(asked, name) for name in asked.__slots__},
+        "workload": {name: getattr(workload, name) for name in workload.__slots__},
         "cache": "cold" if cold else "warm",
-        "concurrency": at_once or "max",
+        "concurrency": concurrency or "max",
         "load_s": opened.load_s,
         "open_s": opened.open_s,
         "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),

@@ -42,7 +42,7 @@ class _Messages(io.FileIO):
 
 
 def has_reader(descriptor: int) -> bool:
-    """Return False when `descriptor` is a pipe or a socket that nobody reads any more."""
+    """Return False when `descriptor` is a pipe or a socket without a reader."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return not poll.poll(0)

@@ -56,6 +56,7 @@ def assemble(model: Qwen3TTS, platform: Platform, profile: Profile, config: Engi
     if device.type == "cuda":
         with kernels_allowed(not config.eager):
             pool.warm_up(device)
+            preparer.warm_up()
     is_chunked = config.code2wav_mode == "chunked"
     return Stages(
         preparer=preparer,

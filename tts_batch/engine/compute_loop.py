@@ -34,6 +34,7 @@ Done = TypeVar("Done")
 
 BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
 BURST_AHEAD = 32  # of those that will only wait: it takes less time than the frames that the device is busy with
+LOAD_AHEAD = 128  # requests whose references are loaded before their turn
 TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
@@ -195,10 +196,10 @@ class ComputeLoop:
         until_s = time.monotonic() + TAKE_IN_S
         while True:
             has_free_slots = self._runner.has_free_slots
+            self._preparer.load_ahead(self._exchange.next_requests(LOAD_AHEAD))
             burst = self._take(max(0, min(self._runner.room, BURST if has_free_slots else BURST_AHEAD)))
             if not burst:
                 return
-            self._preparer.load_ahead(burst)
             for request in burst:
                 if self._exchange.is_closed:
                     return

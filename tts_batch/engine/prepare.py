@@ -41,9 +41,16 @@ class Preparer:
         if self._store is not None:
             self._store.flush()
 
+    def warm_up(self) -> None:
+        """Make the first references as fast to encode as later ones."""
+        if self._model.config.kind == "base":
+            self._references.warm_up()
+
     def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
-        """Begin to load the references of a burst, several at once."""
-        self._references.load_ahead(r.reference for r in requests if r.reference is not None and self._clones(r))
+        """Load the references of the next requests, several at once."""
+        self._references.load_ahead(
+            (r.reference, not r.x_vector_only) for r in requests if r.reference is not None and self._clones(r)
+        )
 
     def load(self, request: SpeechRequest) -> None:
         """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""

@@ -95,7 +95,7 @@ def export_run(
             target.finish(rows=summary.rows, exported=summary.exported, left_out=summary.left_out)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise CannotContinueError(f"The disk of {out} is full. Make room; the same command goes on.") from None
+            raise CannotContinueError(f"The disk of {out} is full. Make room; the same command continues.") from None
         raise
     return summary
 
@@ -122,7 +122,7 @@ def _check_clips(name: str, clips: FinishedClips, options: ExportOptions) -> Non
 
 
 def _output_options(name: str, options: ExportOptions) -> dict[str, Any]:
-    """Return the options that decide what is written: an export that was broken off continues only with equal ones."""
+    """Return the options that decide what is written: an interrupted export continues only with equal ones."""
     chosen = {field: getattr(options, field) for field in sorted(FORMATS[name].options) if field != "hard_link"}
     if options.ref_audio is not None:
         try:

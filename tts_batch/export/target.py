@@ -55,7 +55,7 @@ class Target:
         self._made: set[Path] = set()  # folders known to exist
         before = read_state(folder)
         if before is None:
-            _reject_foreign_files(folder, iter(_visible(folder)))
+            _reject_foreign_files(folder, (path.name for path in _visible(folder)))
         differing = [name for name, value in self._facts.items() if before and before.get(name) != value]
         if differing:
             raise UsageError(
@@ -158,16 +158,14 @@ def _is_folder(path: Path) -> bool:
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield (path in the folder, path) of all that is not hidden: links as such, folders after their contents."""
-    for name in _visible(folder):
-        top = folder / name
+    for top in _visible(folder):
         if _is_folder(top):
             for parent, folders, files in os.walk(top, topdown=False):
-                inner = [Path(parent, name) for name in files]
-                inner += [link for name in folders if (link := Path(parent, name)).is_symlink()]
-                for path in (*inner, Path(parent)):
+                links = (name for name in folders if Path(parent, name).is_symlink())
+                for path in (*(Path(parent, name) for name in (*files, *links)), Path(parent)):
                     yield path.relative_to(folder).as_posix(), path
         else:
-            yield name, top
+            yield top.name, top
 
 
 def _reject_foreign_files(folder: Path, foreign: Iterator[str]) -> None:
@@ -175,10 +173,9 @@ def _reject_foreign_files(folder: Path, foreign: Iterator[str]) -> None:
         raise UsageError(f"{folder} holds files that no export wrote ({first}, …). Name a new or an empty folder.")
 
 
-def _visible(folder: Path) -> list[str]:
-    """Return the names in the folder without hidden files, such as .git, and the lock."""
-    names = sorted(path.name for path in folder.iterdir())
-    return [name for name in names if not name.startswith(".") and not name.startswith("run.lock")]
+def _visible(folder: Path) -> list[Path]:
+    """Return what is in the folder but hidden files, such as .git, and the lock."""
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "run.lock")))
 
 
 @contextmanager

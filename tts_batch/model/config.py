@@ -183,6 +183,7 @@ class CodecEncoderConfig:
     intermediate_size: int = 2048
     num_hidden_layers: int = 8
     num_attention_heads: int = 8
+    num_key_value_heads: int = 8
     head_dim: int = 64
     norm_eps: float = 1e-5
     rope_theta: float = 10_000.0

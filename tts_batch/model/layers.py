@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tts_batch.model.config import StackConfig
+from tts_batch.model.config import CodecEncoderConfig, StackConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer_idx, q [N, Hq, D], k [N, Hkv, D], v [N, Hkv, D]) -> [N, Hq, D].
@@ -41,21 +42,17 @@ def rotary(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [N, heads, D] by cos and sin [N, D]; dimension i pairs with i + D/2."""
+    """Rotate x [..., N, heads, D] by cos and sin [N, D]; dimension i pairs with i + D/2."""
     first, second = x.chunk(2, dim=-1)
     return x * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
 
 
-def attend_causal(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend over N tokens as one whole sequence, without a cache: the plainest `Attend`."""
-    q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
-
-
 class Attention(nn.Module):
-    """Grouped-query projections with a norm per head of q and k before rotation."""
+    """Grouped-query projections of tokens [..., H], with a norm per head of q and k before rotation, if any."""
 
-    def __init__(self, config: StackConfig, layer_idx: int) -> None:
+    def __init__(
+        self, config: StackConfig | CodecEncoderConfig, layer_idx: int, norm: Callable[[], nn.Module] = nn.Identity
+    ) -> None:
         super().__init__()
         hidden, head_dim = config.hidden_size, config.head_dim
         self.layer_idx = layer_idx
@@ -64,8 +61,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, config.num_key_value_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(hidden, config.num_key_value_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * head_dim, hidden, bias=False)
-        self.q_norm = RMSNorm(head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(head_dim, config.rms_norm_eps)
+        self.q_norm, self.k_norm = norm(), norm()
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
@@ -92,7 +88,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: StackConfig, layer_idx: int) -> None:
         super().__init__()
-        self.self_attn = Attention(config, layer_idx)
+        self.self_attn = Attention(config, layer_idx, partial(RMSNorm, config.head_dim, config.rms_norm_eps))
         self.mlp = MLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)

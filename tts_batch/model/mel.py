@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from tts_batch.model.padded import reflect
 
@@ -16,23 +15,13 @@ PADDING = (FFT_SIZE - HOP) // 2  # at both ends
 MAX_HZ = 12_000.0
 
 
-def log_mel(audio: torch.Tensor) -> torch.Tensor:
-    """Natural-log mel magnitudes, float32 [samples // 256, 128], of float32 audio [samples] at 24 kHz.
+def log_mel(audio: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Natural-log mel magnitudes, float32 [B, samples // 256, 128], of clips float32 [B, samples] at 24 kHz.
 
-    Reflection at both ends needs more than 384 samples; fewer raise RuntimeError.
+    Clips are padded on the right to one length; `lengths` int64 [B] are their valid samples, over 384. A clip of n
+    samples has n // 256 frames; the rest is padding.
     """
-    return _log_mel(F.pad(audio[None], (PADDING, PADDING), mode="reflect"))[0]
-
-
-def log_mel_batch(audio: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """The same for padded clips [B, samples] of `lengths` int64 [B] valid samples: [B, samples // 256, 128].
-
-    A clip of n samples has n // 256 frames; the rest is padding.
-    """
-    return _log_mel(reflect(audio[:, None], lengths, PADDING, PADDING)[:, 0])
-
-
-def _log_mel(padded: torch.Tensor) -> torch.Tensor:
+    padded = reflect(audio[:, None], lengths, PADDING, PADDING)[:, 0]
     window = torch.hann_window(FFT_SIZE, device=padded.device)
     spectrum = torch.stft(padded, FFT_SIZE, HOP, window=window, center=False, return_complex=True)
     # The epsilon is inside the root, as in the recipe the encoder was trained with.

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.model.config import SpeakerEncoderConfig
-from tts_batch.model.mel import HOP, log_mel, log_mel_batch
+from tts_batch.model.mel import HOP, log_mel
 from tts_batch.model.padded import masked_mean, reflect, valid_mask
 
 
 class SpeakerEncoder(nn.Module):
     """Log-mel frames [B, T, 128] to x-vectors [B, enc_dim], not normalised.
 
-    With `lengths` [B], in frames, rows may be padded on the right; each has the x-vector that it has alone.
+    Rows are padded on the right to one length; `lengths` int64 [B] are their valid frames.
     """
 
     def __init__(self, config: SpeakerEncoderConfig) -> None:
@@ -33,24 +32,20 @@ class SpeakerEncoder(nn.Module):
         self.asp = AttentivePooling(last, config.enc_attention_channels)
         self.fc = nn.Conv1d(2 * last, config.enc_dim, 1)
 
-    @torch.no_grad()
     def embed(self, audio: Tensor | np.ndarray) -> Tensor:
-        """X-vector [enc_dim], in the module's dtype, of one clip: float32 [samples], mono, 24 kHz, over 384 samples.
-
-        The mel is computed in float32 on the CPU for any device and dtype, as the official package does.
-        """
-        mel = log_mel(torch.as_tensor(audio, dtype=torch.float32, device="cpu"))
-        return self(mel[None].to(self.fc.weight))[0]
+        """X-vector [enc_dim], in the module's dtype, of one clip: float32 [samples], mono, 24 kHz, over 384 samples."""
+        samples = torch.as_tensor(audio, dtype=torch.float32, device=self.fc.weight.device)
+        return self.embed_batch(samples[None], torch.tensor([len(samples)], device=samples.device))[0]
 
     @torch.no_grad()
     def embed_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:
         """X-vectors [B, enc_dim] of padded clips float32 [B, samples] of `lengths` int64 [B] valid samples.
 
-        Equal to those of `embed` up to rounding: here the mel is computed on the device of the audio.
+        Equal to those of `embed` up to rounding. The mel is computed in float32 in any dtype of the module.
         """
-        return self(log_mel_batch(audio, lengths).to(self.fc.weight), lengths // HOP)
+        return self(log_mel(audio, lengths).to(self.fc.weight), lengths // HOP)
 
-    def forward(self, mel: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, mel: Tensor, lengths: Tensor) -> Tensor:
         x = self.blocks[0](mel.transpose(1, 2), lengths)
         outputs = []
         for block in self.blocks[1:]:
@@ -69,9 +64,9 @@ class ConvReLU(nn.Module):
         padding = (kernel_size - 1) * dilation
         self.padding = (padding // 2, padding - padding // 2)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         if any(self.padding):
-            x = F.pad(x, self.padding, mode="reflect") if lengths is None else reflect(x, lengths, *self.padding)
+            x = reflect(x, lengths, *self.padding)
         return torch.relu(self.conv(x))
 
 
@@ -87,9 +82,9 @@ class SERes2NetBlock(nn.Module):
         self.tdnn2 = ConvReLU(channels, channels)
         self.se_block = SqueezeExcitation(channels, config.enc_se_channels)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        mixed = self.res2net_block(self.tdnn1(x), lengths)
-        return x + self.se_block(self.tdnn2(mixed), lengths)
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        mixed = self.res2net_block(self.tdnn1(x, lengths), lengths)
+        return x + self.se_block(self.tdnn2(mixed, lengths), lengths)
 
 
 class Res2Net(nn.Module):
@@ -100,7 +95,7 @@ class Res2Net(nn.Module):
         width = channels // scale
         self.blocks = nn.ModuleList(ConvReLU(width, width, kernel_size, dilation) for _ in range(scale - 1))
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         passed, *chunks = x.chunk(len(self.blocks) + 1, dim=1)
         outputs = [passed, self.blocks[0](chunks[0], lengths)]
         for block, chunk in zip(self.blocks[1:], chunks[1:], strict=True):
@@ -116,9 +111,8 @@ class SqueezeExcitation(nn.Module):
         self.conv1 = nn.Conv1d(channels, middle, 1)
         self.conv2 = nn.Conv1d(middle, channels, 1)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        mean = x.mean(2, keepdim=True) if lengths is None else masked_mean(x, lengths)
-        gate = torch.relu(self.conv1(mean))
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        gate = torch.relu(self.conv1(masked_mean(x, lengths)))
         return x * torch.sigmoid(self.conv2(gate))
 
 
@@ -130,8 +124,8 @@ class AttentivePooling(nn.Module):
         self.tdnn = ConvReLU(3 * channels, middle)
         self.conv = nn.Conv1d(middle, channels, 1)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        count = x.new_ones(1, 1, x.shape[2]) if lengths is None else valid_mask(lengths, x.shape[2]).to(x.dtype)
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        count = valid_mask(lengths, x.shape[2]).to(x.dtype)
         mean, deviation = _moments(x, count / count.sum(2, keepdim=True))
         context = torch.cat([x, mean.expand_as(x), deviation.expand_as(x)], dim=1)
         scores = self.conv(torch.tanh(self.tdnn(context, lengths)))

@@ -26,7 +26,7 @@ _MODEL = ("model", "model_revision")  # identified by its weights, not by its pa
 _SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
-_OPTIONAL = {
+_OPTIONAL: dict[str, tuple[str, ...]] = {
     "split_text": ("split_text", "split_pause_s"),
     "trim": ("trim", "trim_margin_s"),
     "engine_options": ("engine_options",),
@@ -88,6 +88,8 @@ class RowFingerprints:
         self._common.update(json.dumps(common, sort_keys=True).encode())
         if config.trim:
             self._common.update(f"trim {config.trim_margin_s}".encode())
+        if config.engine_options:
+            self._common.update(json.dumps(sorted(config.engine_options.items())).encode())
         self._pause_s = config.split_pause_s
 
     def of(

@@ -15,7 +15,7 @@ from tts_batch.dataset.notes import Notes, ReadReport
 from tts_batch.dataset.rows import read_rows
 from tts_batch.errors import RowError, UsageError
 from tts_batch.plan.budget import END_TOKEN_FAILURE_RATE, FRAMES_PER_S
-from tts_batch.plan.checks import check_engine, remark_settings
+from tts_batch.plan.checks import check_engine, note_settings
 from tts_batch.plan.fingerprint import run_fingerprint, run_settings
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.rows import PlannedRow, check_rows, plan_rows
@@ -82,7 +82,8 @@ class GroupTotals:
     @property
     def speed(self) -> MeasuredSpeed | None:
         """The measurement behind `gpu_s`; None where models of this shape were not measured."""
-        return SPEEDS.get(self.model.checkpoint.config.talker.hidden_size)
+        checkpoint = self.model.checkpoint
+        return SPEEDS.get(checkpoint.config.talker.hidden_size) if checkpoint else None
 
     @property
     def gpu_s(self) -> float | None:
@@ -91,22 +92,25 @@ class GroupTotals:
 
     @property
     def weights_bytes(self) -> int:
-        """The size of the weights on disk."""
-        return sum(file.stat().st_size for file in self.model.checkpoint.path.rglob("*.safetensors"))
+        """The size of the weights on disk; 0 for those of an engine of the user's own."""
+        checkpoint = self.model.checkpoint
+        return sum(file.stat().st_size for file in checkpoint.path.rglob("*.safetensors")) if checkpoint else 0
 
     @property
     def cache_bytes_per_row(self) -> int:
         """The KV cache, in bfloat16, of a row, or a piece, of average length: its prompt and its frames."""
+        if self.model.checkpoint is None:
+            return 0
         talker = self.model.checkpoint.config.talker
         positions = (self.prompt_positions + self.expected_frames) / self.num_pieces
         return round(2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * 2 * positions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as JSON values."""
-        checkpoint, speed = self.model.checkpoint, self.speed
+        speed = self.speed
         return {
             "model": self.model.name,
-            "revision": checkpoint.revision,
+            "revision": self.model.revision,
             "task": self.model.task,
             "rows": self.num_rows,
             "pieces": self.num_pieces,
@@ -142,14 +146,6 @@ class Plan:
         return self.num_rows - self.num_failed
 
     @property
-    def expected_audio_s(self) -> float:
-        return sum(group.expected_audio_s for group in self.groups)
-
-    @property
-    def budget_frames(self) -> int:
-        return sum(group.budget_frames for group in self.groups)
-
-    @property
     def expected_end_token_failures(self) -> float:
         """Rows, or pieces, that will probably use their whole budget at the first attempt."""
         return sum(group.num_pieces for group in self.groups) * END_TOKEN_FAILURE_RATE
@@ -167,8 +163,8 @@ class Plan:
             "failures": dict(self.failures),
             "examples": [_describe_failure(row) for row in self.examples],
             "models": [group.to_dict() for group in self.groups],
-            "expected_audio_hours": self.expected_audio_s / 3600,
-            "budget_frames": self.budget_frames,
+            "expected_audio_hours": sum(group.expected_audio_s for group in self.groups) / 3600,
+            "budget_frames": sum(group.budget_frames for group in self.groups),
             "expected_end_token_failures": self.expected_end_token_failures,
             "tables": [report.to_dict() for report in self.tables],
             "notes": list(self.notes),
@@ -196,14 +192,14 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     """
     notes = Notes()
     check_engine(config, notes)
-    remark_settings(config, notes)
+    note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}
     shard = Shard.parse(config.shard)
     num_rows = num_mine = 0
     failures: Counter[str] = Counter()
     examples: list[Row] = []
-    groups: dict[Task, GroupTotals] = {}
+    groups: dict[Task | None, GroupTotals] = {}
     for checked in check_rows(read_rows(config, notes, with_extras=False, fetcher=fetcher), config, models, notes):
         mine = shard.holds(checked.row.id)
         num_rows, num_mine = num_rows + 1, num_mine + mine
@@ -230,7 +226,9 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
         groups=tuple(in_order),
         notes=tuple(notes.sentences()),
         tables=tuple(notes.reports()),
-        settings=run_settings(config, {group.model.task: group.model.weights for group in in_order}),
+        settings=run_settings(
+            config, {group.model.task: group.model.weights for group in in_order if group.model.task}
+        ),
         fetcher=fetcher,
     )
 

@@ -12,11 +12,10 @@ from tts_batch.dataset.notes import Notes
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import RowError
 from tts_batch.plan.budget import FRAMES_PER_S, plan_frames
-from tts_batch.plan.checks import remark_length, remark_row
+from tts_batch.plan.checks import check_task, note_length, note_row
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
-from tts_batch.plan.tasks import check_task
 from tts_batch.records import Failure, Row
 
 _LIKE_A_TAKE = re.compile(r".*__take[0-9]+", re.DOTALL)
@@ -107,15 +106,15 @@ def _take_suffix(take: int) -> str:
 def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:
     task = row.task
     try:
-        group = models.assign(row)
-        task = group.task
-        return _checked(row, group, config, notes)
+        group, task = models.assign(row)
+        return _checked(replace(row, task=task) if row.task != task else row, group, config, notes)
     except RowError as error:
         return PlannedRow(replace(row, task=task, failure=Failure(error.reason, error.message)))
 
 
 def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> PlannedRow:
-    check_task(row, group.checkpoint.config)
+    if group.checkpoint is not None:
+        check_task(row, group.checkpoint.config)
     reference_key, reference_s = None, None
     if row.ref_audio is not None:
         reference_s, reference_key = examine_reference(row.ref_audio)
@@ -123,8 +122,8 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Pl
     other_positions += sum(group.tokenizer.count_cached(text) for text in (row.ref_text, row.instruct) if text)
     texts = [row.text] if config.split_text is None else split_text(row.text, config.split_text)
     pieces = tuple(_piece(text, row, config, group, other_positions) for text in texts)
-    remark_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
-    remark_row(row, group, reference_s, notes)
+    note_length(row, group, [piece.expected_frames / FRAMES_PER_S for piece in pieces], notes)
+    note_row(row, group, reference_s, notes)
     return PlannedRow(row, group, reference_key, pieces)
 
 
@@ -162,9 +161,9 @@ def _with_fingerprint(checked: PlannedRow, config: JobConfig) -> PlannedRow:
     seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
     non_streaming = row.non_streaming if row.non_streaming is not None else group.text_first
     # What is not an engine's default is given to it in the row.
-    given = True if non_streaming and group.task == "base" else row.non_streaming
-    if row.task != group.task or row.non_streaming != given:
-        row = replace(row, task=group.task, non_streaming=given)
+    given = True if non_streaming and row.task == "base" else row.non_streaming
+    if row.non_streaming != given:
+        row = replace(row, non_streaming=given)
     fingerprint = group.fingerprints.of(
         row,
         voice_key=checked.reference_key,

@@ -20,6 +20,7 @@ from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch, DispatchedRow
 from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
+from tts_batch.run.plan_spool import PlanSpool
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
@@ -128,6 +129,7 @@ class _Job:
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
         self._own_segment: SegmentWriter | None = None
+        self._plan_spool: PlanSpool | None = None
         self._pool: Pool | None = None
 
     def run(self, retry: Collection[Reason]) -> JobSummary:
@@ -167,6 +169,8 @@ class _Job:
             self._pool.end()
         if self._own_segment is not None:
             self._own_segment.close()
+        if self._plan_spool is not None:
+            self._plan_spool.close()
 
     def _resume(self, *, overwrite: bool = False) -> Resumed:
         allow_mixed = self._config.allow_mixed
@@ -218,10 +222,14 @@ class _Job:
     def _rows_to_make(self, group: GroupTotals) -> Iterator[DispatchedRow]:
         """Yield the group's rows that are not done, in input order."""
         before = self._before
-        for planned in self._planned():
+        planned_rows = self._planned()
+        if self._plan_spool is None:
+            self._plan_spool = PlanSpool(self._journal)
+            planned_rows = self._plan_spool.watch(planned_rows)
+        for planned in planned_rows:
             if self._stop.requested:
                 return
-            if planned.model_group is None or planned.model_group.task != group.model.task:
+            if planned.model_group is not group.model:
                 continue
             self._left -= 1
             standing = before.index.standing(planned, mixed=before.mixed)
@@ -236,8 +244,13 @@ class _Job:
                 self._progress.keep(failed=standing == "failed")
 
     def _planned(self) -> Iterator[PlannedRow]:
-        """Yield the rows of this run's shard."""
+        """Yield the rows of this run's shard, planned from the input."""
         return (row for row in iter_planned(self._config, self.plan) if self._shard.holds(row.row.id))
+
+    def _planned_again(self) -> Iterator[PlannedRow]:
+        """Yield the rows of this run's shard, as they were dispatched where those are kept."""
+        kept = self._plan_spool.rows() if self._plan_spool is not None else None
+        return self._planned() if kept is None else kept
 
     @property
     def _segment(self) -> SegmentWriter:
@@ -304,9 +317,9 @@ class _Job:
         # A run that did not get to the end has not made anew what was lost of the clips before it.
         find = partial(index.outcome, mixed=mixed, with_files=state != "finished")
         if not self._shard.is_whole:
-            return count_rows(self._planned(), find)
+            return count_rows(self._planned_again(), find)
         if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
-            return write_manifests(self._out, self._planned, find)
+            return write_manifests(self._out, self._planned_again, find)
         return Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:

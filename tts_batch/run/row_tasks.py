@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
 
 NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
-MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
+MAX_CLIP_PROCESSES = 8  # some 400 clips a second each
 
 NEW_SEED_HELPS: tuple[Reason, ...] = (
     "codec_budget_exhausted",
@@ -66,7 +66,7 @@ def open_engine_message(
         engine=config.engine,
         engine_config=engine_config(config, model, device.kind),
         rules=clip_rules(config, model),
-        labels=EngineLabels(model.name, model.checkpoint.revision, config.engine),
+        labels=EngineLabels(model.name, model.revision, config.engine),
         deadlines=Deadlines(*limits, config.row_time_limit),
         max_clip_processes=max(1, min(MAX_CLIP_PROCESSES, len(os.sched_getaffinity(0)) // (2 * num_workers))),
     )
@@ -87,8 +87,8 @@ def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
 def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
     """Return what an engine for one of the run's models is opened with."""
     return EngineConfig(
-        model=str(model.checkpoint.path),
-        model_revision=model.checkpoint.revision,
+        model=str(model.checkpoint.path) if model.checkpoint else "",
+        model_revision=model.revision,
         device=device_kind,
         dtype=config.dtype,
         runner=config.runner,

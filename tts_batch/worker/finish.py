@@ -5,6 +5,7 @@ Each piece is trimmed where that is asked for and examined; good ones are joined
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tts_batch.engine.request import SpeechResult
+from tts_batch.errors import Reason, RowError
 from tts_batch.ipc.messages import ClipRules, ClipTask, EngineLabels, PieceResult, RetryPieces, RowTask
 from tts_batch.records import Failure
 from tts_batch.store.clips import CONTAINERS, clip_path, encode_clip, encode_files, quarantine_path
@@ -21,6 +23,8 @@ from tts_batch.worker.checks import Examined, examine
 from tts_batch.worker.pieces import describe_pieces, examine_joined, join, of_piece
 from tts_batch.worker.sound import Tail
 from tts_batch.worker.trim import trim
+
+log = logging.getLogger(__name__)
 
 FIRST_CODES, LAST_CODES = 16, 48
 MAX_LAG = 16
@@ -45,11 +49,22 @@ class _Examination:
     examined: Examined
 
 
-def finish_clip(task: ClipTask, rules: ClipRules, labels: EngineLabels, tail: Tail | None = None) -> FinishedClip:
+def finish_clip(
+    task: ClipTask, rules: ClipRules, labels: EngineLabels, tail: Tail | None = None, *, encode: bool = True
+) -> FinishedClip:
     """Finish an attempt at a row. `tail` is that of its reference, to be recognised in the clip.
 
-    A row fails with the first piece that may not be tried again; until then all that failed are.
+    A row fails with the first piece that may not be tried again; until then all that failed are. An exception fails
+    the row too, and no other. `encode`: a good clip has its files; without, only its samples.
     """
+    try:
+        return _finish(task, rules, labels, tail, encode)
+    except Exception as error:
+        log.exception("row %r could not be finished", task.row.id)
+        return _fail(task, labels, _failure_of(error), None, None, ())
+
+
+def _finish(task: ClipTask, rules: ClipRules, labels: EngineLabels, tail: Tail | None, encode: bool) -> FinishedClip:
     row = task.row
     if task.failure is not None:
         return _fail(task, labels, task.failure, task.failed_piece, None, ())
@@ -58,7 +73,7 @@ def finish_clip(task: ClipTask, rules: ClipRules, labels: EngineLabels, tail: Ta
     if not failed:
         result, examined = _whole(row, pieces, rules)
         if examined.failure is None:
-            return _succeed(task, rules, labels, result, examined)
+            return _succeed(task, rules, labels, result, examined, encode)
         failed = [replace(piece, result=result, examined=examined) for piece in pieces]
         records = [_record(task, failed[0], None)]
         number = None
@@ -101,9 +116,11 @@ def _whole(row: RowTask, pieces: Sequence[_Examination], rules: ClipRules) -> tu
 
 
 def _succeed(
-    task: ClipTask, rules: ClipRules, labels: EngineLabels, result: SpeechResult, examined: Examined
+    task: ClipTask, rules: ClipRules, labels: EngineLabels, result: SpeechResult, examined: Examined, encode: bool
 ) -> FinishedClip:
     assert result.audio is not None, "it has passed its checks"
+    if not encode:
+        return FinishedClip(_outcome(task, labels, None, result, examined, task.failed_attempts), result=result)
     clip = encode_files(result, rules.format, rules.save_codes)
     path = clip_path(task.row.id, CONTAINERS[rules.format].suffix)
     outcome = replace(
@@ -140,6 +157,13 @@ def _fail(
     examined = replace(last.examined, failure=failure) if last else Examined(failure)
     outcome = _outcome(task, labels, failure, result, examined, (*task.failed_attempts, *records))
     return FinishedClip(outcome, result=result, files=files or {})
+
+
+def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, RowError):
+        return Failure(error.reason, error.message)
+    reason: Reason = "out_of_memory" if isinstance(error, MemoryError) else "worker_crash"
+    return Failure(reason, f"Finishing its clip raised {type(error).__name__}: {error}.")
 
 
 def row_outcome(row: RowTask, num_attempts: int, failure: Failure | None) -> Outcome:

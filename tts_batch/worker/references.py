@@ -64,8 +64,8 @@ class Tails:
             return self._tails[key]
         try:
             tail = Tail(load(), SAMPLE_RATE_HZ)
-        except (RowError, OSError):
-            tail = None  # the engine reports it for every row that needs it
+        except Exception:  # the engine reports it for every row that needs it
+            tail = None
         self._tails[key] = tail
         if len(self._tails) > MAX_TAILS:
             self._tails.popitem(last=False)

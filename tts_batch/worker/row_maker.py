@@ -145,11 +145,6 @@ class RowMaker:
         for row in [row for row in self._rows.values() if not row.is_finishing]:
             self._drop(row)
 
-    def abort(self, row_id: str) -> None:
-        """Drop one row, wherever it is."""
-        if (row := self._rows.get(row_id)) is not None:
-            self._drop(row)
-
     def _take_next(self, count: int) -> list[ActivePiece]:
         """Take up to `count` pieces out of the queues, those that are tried again first."""
         pieces: list[ActivePiece] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 from tts_batch.engine.kernels.backend import jit, launches_early, next_power_of_2, tl, triton, uses_triton
 from tts_batch.engine.kernels.rotary_cache import Rotation, load_heads, members_of, pick, rotate_and_cache
 
-DECODE_LAUNCH = {"num_warps": 4, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
+DECODE_LAUNCH = {"num_warps": 2, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
 _MIN_DOT_ROWS = 16  # the tensor cores' smallest tile: the queries of a KV head are padded up to it
 
 

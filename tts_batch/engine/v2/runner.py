@@ -279,6 +279,8 @@ class ContinuousRunner:
             for _ in range(num_frames):
                 self._graphs.run(bucket, lambda: self._loop.run_frame(static))
         self._meter.counts["frames"] += num_frames
+        self._meter.counts["row_frames"] += num_frames * len(rows)
+        self._meter.counts["bucket_frames"] += num_frames * bucket
         flags = self._flags[self._num_windows % 2]
         self._num_windows += 1
         flags.start_copy(self._state)

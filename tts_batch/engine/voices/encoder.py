@@ -22,7 +22,7 @@ Voice = tuple[Tensor, Tensor | None]  # x-vector [H], codes int64 [frames, 16]
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The shapes that passes have. A new shape costs cuDNN some 50 ms of planning, so there are few."""
+    """The shapes that passes have. A new shape costs cuDNN some 130 ms of planning, so there are few."""
 
     rows: tuple[int, ...]  # ascending from 1
     step: int  # a pass's samples are a multiple of it
@@ -30,7 +30,7 @@ class Shapes:
 
 
 ALONE = Shapes(rows=(1,), step=1, max_samples=0)
-TOGETHER = Shapes(rows=(1, 4, 16), step=SAMPLE_RATE_HZ, max_samples=96 * SAMPLE_RATE_HZ)  # some 2.5 GB in float32
+TOGETHER = Shapes(rows=(1, 4, 16), step=2 * SAMPLE_RATE_HZ, max_samples=96 * SAMPLE_RATE_HZ)  # some 2.5 GB in float32
 
 
 class ReferenceEncoder:
@@ -41,6 +41,17 @@ class ReferenceEncoder:
         self._model = model
         self._is_cuda = model.device.type == "cuda"
         self._shapes = shapes or (TOGETHER if self._is_cuda else ALONE)
+
+    def num_spare(self, num_clips: int) -> int:
+        """How many clips more the largest passes have room for, beside these."""
+        return -num_clips % self._shapes.rows[-1]
+
+    def warm_up(self) -> None:
+        """Run the largest pass that clips share; does nothing where each goes alone."""
+        rows = self._shapes.rows[-1]
+        if rows > 1:
+            silence = np.zeros(self._shapes.max_samples // rows, dtype=np.float32)
+            self.encode([silence] * rows, [True] * rows)
 
     @torch.no_grad()
     def encode(self, clips: Sequence[Clip], with_codes: Sequence[bool]) -> list[Voice | torch.OutOfMemoryError]:

@@ -21,12 +21,10 @@ class SpeechTokenizer(nn.Module):
         self.encoder = CodecEncoder(config.encoder)
         self.decoder = CodecDecoder(config.decoder)
 
-    @torch.no_grad()
     def encode(self, audio: Tensor | np.ndarray) -> Tensor:
         """Codes int64 [ceil(samples / 1920), 16] of one clip: float32 [samples], mono, 24 kHz, not empty."""
-        weight = self.encoder.downsample.conv.weight
-        waveform = torch.as_tensor(audio, dtype=weight.dtype, device=weight.device)
-        return self.encoder(waveform[None, None], self.num_codebooks)[0].T
+        samples = torch.as_tensor(audio, device=self.encoder.downsample.conv.weight.device)
+        return self.encode_batch(samples[None], torch.tensor([len(samples)], device=samples.device))[0]
 
     @torch.no_grad()
     def encode_batch(self, audio: Tensor, lengths: Tensor) -> Tensor:

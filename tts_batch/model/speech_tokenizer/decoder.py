@@ -26,13 +26,7 @@ class CodecDecoder(nn.Module):
         super().__init__()
         self.codebook_size = config.codebook_size
         self.samples_per_frame = prod(config.upsampling_ratios) * prod(config.upsample_rates)
-        self.quantizer = DecoderQuantizer(
-            latent_width=config.codebook_dim,
-            width=config.codebook_dim // 2,
-            codebook_size=config.codebook_size,
-            semantic=config.num_semantic_quantizers,
-            acoustic=config.num_quantizers - config.num_semantic_quantizers,
-        )
+        self.quantizer = DecoderQuantizer(config)
         self.pre_conv = CausalConv1d(config.codebook_dim, config.latent_dim, 3)
         self.pre_transformer = DecoderTransformer(config)
         self.upsample = nn.Sequential(

@@ -36,13 +36,7 @@ class CodecEncoder(nn.Module):
         self.downsample = CausalConv1d(
             width, width, 2 * STEPS_PER_FRAME, stride=STEPS_PER_FRAME, bias=False, pad_mode="replicate"
         )
-        self.quantizer = EncoderQuantizer(
-            latent_width=width,
-            width=config.codebook_dim,
-            codebook_size=config.codebook_size,
-            semantic=config.num_semantic_quantizers,
-            acoustic=config.num_quantizers - config.num_semantic_quantizers,
-        )
+        self.quantizer = EncoderQuantizer(config)
 
     def forward(self, audio: Tensor, levels: int, lengths: Tensor | None = None) -> Tensor:
         return self.quantizer.encode(self.latent(audio, lengths), levels)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tts_batch.model.config import CodecDecoderConfig, CodecEncoderConfig
-from tts_batch.model.layers import rotary, rotate
+from tts_batch.model.layers import Attend, Attention, rotary
 from tts_batch.model.padded import replicate_last, zero_padding
 
 
@@ -80,8 +80,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.window = config, window
         self.layers = nn.ModuleList(
-            TransformerLayer(config.hidden_size, config.num_attention_heads, config.head_dim, mlp(), norm(), norm())
-            for _ in range(config.num_hidden_layers)
+            TransformerLayer(config, i, mlp(), (norm(), norm())) for i in range(config.num_hidden_layers)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,8 +90,13 @@ class Transformer(nn.Module):
         if self.window is not None:
             age = positions[:, None] - positions
             mask = (age >= 0) & (age < self.window)
+
+        def attend(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # from [B, T, heads, head_dim]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+
         for layer in self.layers:
-            x = layer(x, cos, sin, mask)
+            x = layer(x, cos, sin, attend)
         return x
 
 
@@ -100,37 +104,22 @@ class TransformerLayer(nn.Module):
     """Pre-norm attention and MLP, each branch scaled by channel before it is added: [B, T, width] -> same."""
 
     def __init__(
-        self, width: int, heads: int, head_dim: int, mlp: nn.Module, norm: nn.Module, norm_before_mlp: nn.Module
+        self,
+        config: CodecEncoderConfig | CodecDecoderConfig,
+        layer_idx: int,
+        mlp: nn.Module,
+        norms: tuple[nn.Module, nn.Module],
     ) -> None:
         super().__init__()
-        self.self_attn = Attention(width, heads, head_dim)
+        self.self_attn = Attention(config, layer_idx)
         self.mlp = mlp
-        self.input_layernorm, self.post_attention_layernorm = norm, norm_before_mlp
-        self.self_attn_layer_scale = LayerScale(width)
-        self.mlp_layer_scale = LayerScale(width)
+        self.input_layernorm, self.post_attention_layernorm = norms
+        self.self_attn_layer_scale = LayerScale(config.hidden_size)
+        self.mlp_layer_scale = LayerScale(config.hidden_size)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        """`cos` and `sin` are [T, head_dim]; `mask` is bool [T, T], True where row sees column. None: causal."""
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), cos, sin, mask))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), cos, sin, attend))
         return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention with rotary positions."""
-
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.q_proj = nn.Linear(width, heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(width, heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(width, heads * head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * head_dim, width, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = (t.transpose(1, 2) for t in (rotate(q, cos, sin), rotate(k, cos, sin), v))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
 class LayerScale(nn.Module):

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tts_batch.model.config import CodecDecoderConfig, CodecEncoderConfig
+
 
 class Codebook(nn.Module):
     """One level's vectors, stored as the sums and counts of training and divided once, on first use.
@@ -54,10 +56,12 @@ class Codebook(nn.Module):
 class EncoderQuantizer(nn.Module):
     """Latents to codes: one semantic level and many acoustic ones, both quantizing the same latent."""
 
-    def __init__(self, *, latent_width: int, width: int, codebook_size: int, semantic: int, acoustic: int) -> None:
+    def __init__(self, config: CodecEncoderConfig) -> None:
         super().__init__()
-        self.semantic_residual_vector_quantizer = ResidualEncoder(latent_width, width, codebook_size, semantic)
-        self.acoustic_residual_vector_quantizer = ResidualEncoder(latent_width, width, codebook_size, acoustic)
+        sizes = (config.hidden_size, config.codebook_dim, config.codebook_size)
+        num_acoustic = config.num_quantizers - config.num_semantic_quantizers
+        self.semantic_residual_vector_quantizer = ResidualEncoder(*sizes, config.num_semantic_quantizers)
+        self.acoustic_residual_vector_quantizer = ResidualEncoder(*sizes, num_acoustic)
 
     def encode(self, latent: Tensor, levels: int) -> Tensor:
         """Codes int64 [B, levels, T] of a latent [B, latent_width, T]. Further levels are not computed."""
@@ -93,11 +97,12 @@ class ResidualEncoder(nn.Module):
 class DecoderQuantizer(nn.Module):
     """Codes to latents: semantic and acoustic vectors are summed separately, projected and added."""
 
-    def __init__(self, *, latent_width: int, width: int, codebook_size: int, semantic: int, acoustic: int) -> None:
+    def __init__(self, config: CodecDecoderConfig) -> None:
         super().__init__()
-        self.semantic = semantic
-        self.rvq_first = ResidualDecoder(latent_width, width, codebook_size, semantic)
-        self.rvq_rest = ResidualDecoder(latent_width, width, codebook_size, acoustic)
+        sizes = (config.codebook_dim, config.codebook_dim // 2, config.codebook_size)
+        self.semantic = config.num_semantic_quantizers
+        self.rvq_first = ResidualDecoder(*sizes, self.semantic)
+        self.rvq_rest = ResidualDecoder(*sizes, config.num_quantizers - self.semantic)
 
     def decode(self, codes: Tensor) -> Tensor:
         """Latent [B, latent_width, T] of codes int64 [B, levels, T]."""

@@ -8,13 +8,9 @@
     tiny-random   Random weights. The official package was run on the very same weights; the arrays it gave are in
                   tests/golden. When a clip ends is an accident: many rows run into their budget.
 
-`tiny-random` comes in the structure of the 0.6B models too, and is made of names, seeds and a few hand-written
-numbers: 3.6 to 4.6 million parameters and a codec of 1.9 million. `tiny` has about 9 million and a codec of about 5.
-All have the released 16 codebooks of 2048 codes, frame rate, sampling rate, token names and speakers, and a byte-level
-BPE of 640 entries with all of the released control tokens.
-
-The files are those of the hub repositories: config.json, generation_config.json, preprocessor_config.json,
-tokenizer_config.json, vocab.json, merges.txt, model.safetensors (bfloat16) and speech_tokenizer/ (float32).
+`tiny-random` comes in the structure of the 0.6B models too: 3.6 to 4.6 million parameters and a codec of 1.9 million,
+made of names, seeds and a few hand-written numbers. `tiny` has about 9 million and a codec of about 5. All have the
+files, codebooks, rates, token names and speakers of the released ones, and a byte-level BPE of 640 entries.
 
 In this package: build.py writes the folder, from the trained weights in trained/ or values.py's random ones; data/
 holds the files that are copied and the random codec's calibration. torch is loaded only where one is built.

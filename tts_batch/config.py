@@ -81,8 +81,8 @@ class JobConfig(BaseModel):
     engine_options: dict[str, str] = _option(
         MODEL,
         {},
-        "Set one of EngineConfig.options: a knob of the native engine's profile, an option of vllm, or one of an engine "
-        "of your own. May be repeated.",
+        "Set one of EngineConfig.options: a knob of the native engine's profile, or an option of another engine. "
+        "May be repeated.",
         "NAME=VALUE",
         flags=("--engine-option",),
     )

@@ -128,12 +128,15 @@ def test_a_dead_engine_says_so_and_leaves_no_process(open_vllm: Open, vllm_site:
 
 
 @pytest.mark.parametrize("word", ["hang", "stage"])
-def test_b24_an_engine_without_a_sign_of_life_is_ended(open_vllm: Open, vllm_site: Path, word: str) -> None:
-    """B24: in seconds, not after the 600 of vLLM-Omni's own wait."""
+def test_b24_an_engine_without_a_sign_of_life_is_ended(
+    open_vllm: Open, vllm_site: Path, word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """B24: in seconds, not after the 600 of vLLM-Omni's own wait, and with the stacks in the log."""
     engine = open_vllm(stall_timeout_s=0.5)
     with pytest.raises(EngineError, match="is stuck: 1 requests in flight, and no answer for 2 s"):
         run(engine, say("fine", max_frames=2), say(word, max_frames=2), say("also", max_frames=2))
     wait_until_gone(vllm_site)
+    assert "most recent call first" in capfd.readouterr().err
 
 
 def test_one_late_request_fails_alone(open_vllm: Open) -> None:

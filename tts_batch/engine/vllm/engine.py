@@ -173,7 +173,7 @@ class VllmEngine:
                 self._put([failure_result(request.request_id, error)])
                 continue
             self._num_submitted += 1
-            host_id = f"{self._num_submitted}-{request.request_id}"
+            host_id = f"row{self._num_submitted}"  # it becomes part of file names in /dev/shm
             self._running[host_id] = _Running(request.request_id, prepared, time.monotonic())
             self._send(replace(prepared.request, request_id=host_id))
 
@@ -226,6 +226,7 @@ class VllmEngine:
         quiet_since_s = max(self._last_answer_s, min(running.submitted_s for running in self._running.values()))
         allowed_s = self._settings.deadline_s(max(running.prepared.max_frames for running in self._running.values()))
         if time.monotonic() - quiet_since_s > allowed_s:
+            self._live_host.log_stacks()
             raise EngineError(
                 f"engine vllm is stuck: {len(self._running)} requests in flight, and no answer for {allowed_s:.0f} s."
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import faulthandler
 import json
 import os
 import pickle
@@ -216,6 +217,7 @@ async def run(number: int) -> None:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)  # the engine asks for stacks when it gets no answers
     asyncio.run(run(int(sys.argv[1])))
     end_group(ENGINE_GONE)
 

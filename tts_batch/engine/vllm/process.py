@@ -14,6 +14,7 @@ from tts_batch.engine.vllm.messages import HostChannel
 from tts_batch.engine.vllm.settings import Settings
 
 REAP_S = 10.0
+LOG_S = 0.5
 
 # Ends the host's group and its folder once the pipe to it is closed, in whatever way the engine's process has ended.
 # It is a process of its own, because the host may be stuck, or killed together with the engine.
@@ -52,13 +53,18 @@ class HostProcess:
             start_new_session=True,
         )
 
-    def end(self) -> int | None:
-        """End the host and all that it started, at once; return its exit status, None when it does not end."""
-        status = None
+    def log_stacks(self) -> None:
+        """Have the host write what its threads are doing to stderr."""
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            self.process.send_signal(signal.SIGUSR1)
+            self.process.wait(LOG_S)
+
+    def end(self) -> None:
+        """End the host and all that it started, at once."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
-            status = self.process.wait(REAP_S)
+            self.process.wait(REAP_S)
         self.channel.close()
         assert self._guard.stdin is not None
         with suppress(OSError):
@@ -68,7 +74,6 @@ class HostProcess:
             self._guard.wait(REAP_S)
         except subprocess.TimeoutExpired:
             self._guard.kill()
-        return status
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -69,10 +69,7 @@ class Measurement:
 
 
 def measure(
-    engine: Engine,
-    requests: Sequence[SpeechRequest],
-    concurrency: int | None,
-    chunks: ChunkRecorder | None = None,
+    engine: Engine, requests: Sequence[SpeechRequest], concurrency: int | None, chunks: ChunkRecorder | None = None
 ) -> Measurement:
     """Run requests of fixed length through a warm engine, at most `concurrency` in flight (None: all it wants).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,23 +111,27 @@ def _measure(
     """Open an engine, warm it up and measure `rounds` passes. Raises EngineError when it cannot be opened or dies."""
     from tts_batch.bench.gpu import METHOD
     from tts_batch.bench.measure import measure, read_meter
-    from tts_batch.bench.opening import open_native, open_vllm
+    from tts_batch.bench.opening import load_native, load_vllm
     from tts_batch.bench.player import ChunkRecorder
     from tts_batch.bench.table import describe_machine
 
     chunks = ChunkRecorder() if config.code2wav_mode == "chunked" and name == "native" else None
     config = replace(config, on_chunk=chunks)
-    opened = (open_native if name == "native" else open_vllm)(shape, config)
-    engine = opened.engine
-    opening = read_meter(engine)
-    requests = workload.requests(lambda text: len(opened.tokenizer.encode(text)))
+    started_s = time.monotonic()
+    loaded = (load_native if name == "native" else load_vllm)(shape, config)
+    requests = workload.requests(lambda text: len(loaded.tokenizer.encode(text)))
     # Other texts and voices warm up what must stay cold.
     others = replace(workload, num_rows=min(workload.num_rows, 64), num_references=8, seed=1)
-    warm_up = measure(engine, others.requests(len) if cold else requests, concurrency, chunks)
+    first_requests = others.requests(len) if cold else requests
+    config = replace(config, max_frames=max(request.max_frames for request in [*requests, *first_requests]))
+    loaded_s = time.monotonic()
+    engine, forget_references = loaded.open(config)
+    opened_s, opening = time.monotonic(), read_meter(engine)
+    warm_up = measure(engine, first_requests, concurrency, chunks)
     measurements = []
     for _ in range(rounds):
         if cold:
-            opened.forget_references()
+            forget_references()
         measurements.append(measure(engine, requests, concurrency, chunks))
     graphs = read_meter(engine).graphs
     engine.close()
@@ -136,10 +141,10 @@ def _measure(
         "workload": {name: getattr(workload, name) for name in workload.__slots__},
         "cache": "cold" if cold else "warm",
         "concurrency": concurrency or "max",
-        "load_s": opened.load_s,
-        "open_s": opened.open_s,
+        "load_s": loaded_s - started_s,
+        "open_s": opened_s - loaded_s,
         "capture_code2wav_s": opening.host_s.get("capture Code2Wav"),
-        "start_to_first_clip_s": opened.load_s + opened.open_s + warm_up.first_result_s,
+        "start_to_first_clip_s": opened_s - started_s + warm_up.first_result_s,
         "gpu_measured": METHOD,
         "graphs": graphs,  # since the engine was opened
         "warm_up": warm_up.as_dict(),

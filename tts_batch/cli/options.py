@@ -29,14 +29,6 @@ def json_option(text: str = "As JSON.") -> Callable[[Any], Any]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-class SectionOption(click.Option):
-    """An option that --help shows under a heading."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
 class JobCommand(click.Command):
     """A command with an option for each key of JobConfig, by section in --help.
 
@@ -54,11 +46,15 @@ class JobCommand(click.Command):
         return [*(params[key] for key in keys), *super().get_params(ctx)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tts_batch.config import JobConfig
+
+        fields: Any = JobConfig.model_fields
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                title = getattr(param, "section", "Other options") if self._keys is None else "Options"
+                of_job = fields[param.name].json_schema_extra["section"] if param.name in fields else "Other options"
+                title = of_job if self._keys is None else "Options"
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
@@ -83,9 +79,8 @@ def _param(name: str, field: FieldInfo, show_default: bool) -> click.Parameter:
         attributes |= {"is_flag": True, "flag_value": field.default is not True}
     if shown.get("metavar"):
         attributes["metavar"] = shown["metavar"]
-    return SectionOption(
+    return click.Option(
         [*flags, name],
-        section=shown["section"],
         help=_help(field, show_default),
         hidden=shown.get("hidden", False),
         default=None,

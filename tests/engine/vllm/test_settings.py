@@ -63,5 +63,6 @@ def test_the_deploy_file_says_all_that_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_deadlines_grow_with_the_budget() -> None:
-    settings = resolve_settings(config(stall_timeout_s=10.0))
+    settings = resolve_settings(config(stall_timeout_s=10.0, max_frames=300))
     assert [settings.deadline_s(frames) for frames in (0, 100)] == [10.0, 60.0]
+    assert settings.longest_deadline_s == 160.0

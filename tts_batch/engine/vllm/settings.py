@@ -53,6 +53,7 @@ class Settings:
     is_split: bool
     whole_utterance: bool
     stall_timeout_s: float
+    max_frames: int  # the longest budget of a request
     async_chunk: bool = False
     gpu_memory_utilization: float = 0.3  # of each of the two stages, of the whole memory of its GPU
     start_timeout_s: float = 840.0  # from the start of the host until both stages are ready; below the worker's own
@@ -72,8 +73,8 @@ class Settings:
 
     @property
     def longest_deadline_s(self) -> float:
-        """Of a request of any budget: what vLLM-Omni's own wait between the stages (600 s otherwise) is set to."""
-        return self.deadline_s(MAX_MODEL_LEN)
+        """Of the longest budget: what vLLM-Omni's own wait between the stages (600 s otherwise) is set to."""
+        return self.deadline_s(self.max_frames)
 
 
 _SUBTALKER = ("subtalker_dosample", "subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
@@ -111,6 +112,7 @@ def resolve_settings(config: EngineConfig) -> Settings:
         is_split=config.placement == "split",
         whole_utterance=is_whole,
         stall_timeout_s=config.stall_timeout_s,
+        max_frames=config.max_frames or MAX_MODEL_LEN,
         async_chunk=not is_whole,
     )
     return replace(settings, **{key: _option(key, text) for key, text in config.options.items()})

@@ -93,7 +93,7 @@ class FixedLengthEngine:
 def create(config: EngineConfig) -> FixedLengthEngine:
     """Open the engine, in the worker."""
     shape = os.environ[SHAPE]
-    engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)
+    engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config, owns_model=True)
     return FixedLengthEngine(engine)
 
 

@@ -62,26 +62,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _MODULES = {
-    "tts_batch.api": ("SynthResult", "Synthesizer", "synth"),
-    "tts_batch.clip": ("Clip",),
-    "tts_batch.config": ("JobConfig", "JobOptions"),
-    "tts_batch.engine.errors": ("DuplicateRequest", "EngineConfigError", "EngineError"),
-    "tts_batch.engine.function": ("FunctionEngine",),
-    "tts_batch.engine.generation": ("generate",),
-    "tts_batch.engine.registry": ("open_engine",),
-    "tts_batch.engine.request": (
-        *("Engine", "EngineConfig", "OnChunk"),
-        *("Reference", "SamplingParams", "SpeechRequest", "SpeechResult"),
-    ),
-    "tts_batch.errors": (
-        *("REASONS", "CannotContinueError", "ExitStatus", "Reason"),
-        *("RowError", "TTSBatchError", "UsageError"),
-    ),
-    "tts_batch.records": ("Failure",),
-    "tts_batch.run.signals": ("StoppedEarlyError",),
-    "tts_batch.store.status": ("JobSummary",),
+    "api": "SynthResult Synthesizer synth",
+    "clip": "Clip",
+    "config": "JobConfig JobOptions",
+    "engine.errors": "DuplicateRequest EngineConfigError EngineError",
+    "engine.function": "FunctionEngine",
+    "engine.generation": "generate",
+    "engine.registry": "open_engine",
+    "engine.request": "Engine EngineConfig OnChunk Reference SamplingParams SpeechRequest SpeechResult",
+    "errors": "REASONS CannotContinueError ExitStatus Reason RowError TTSBatchError UsageError",
+    "records": "Failure",
+    "run.signals": "StoppedEarlyError",
+    "store.status": "JobSummary",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME = {name: f"tts_batch.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = ["__version__", *_HOME]
 

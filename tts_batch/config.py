@@ -8,26 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import ErrorDetails
 
 from tts_batch.choices import CHECKS, CheckName, Format, LauncherName, ProgressMode
-from tts_batch.engine.choices import (
-    Code2WavModeName,
-    DeviceName,
-    DtypeName,
-    PlacementName,
-    ProfileName,
-    RunnerName,
-)
+from tts_batch.engine.choices import Code2WavModeName, DeviceName, DtypeName, PlacementName, ProfileName, RunnerName
 from tts_batch.errors import UsageError
 
 # The sections of --help.
@@ -40,21 +25,13 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Pause = Annotated[float, Field(ge=0, le=60)]
 
 
-def _option(
-    section: str,
-    default: Any,
-    description: str,
-    metavar: str | None = None,
-    flags: tuple[str, ...] = (),
-    hidden: bool = False,
-) -> Any:
+def _option(section: str, default: Any, description: str, metavar: str | None = None, **shown: Any) -> Any:
     """A field with what the command line needs beside its type: see `tts_batch.cli.options`.
 
-    `flags` are its names there, where they do not follow from the key. The description says what None means; any other
-    default is added to it in --help.
+    The description says what None means; any other default is added to it in --help. `shown` may have `flags`, its
+    names there, where they do not follow from the key, and `hidden`.
     """
-    shown: dict[str, Any] = {"section": section, "metavar": metavar, "flags": list(flags), "hidden": hidden}
-    return Field(default, description=description, json_schema_extra=shown)
+    return Field(default, description=description, json_schema_extra={"section": section, "metavar": metavar, **shown})
 
 
 class JobConfig(BaseModel):
@@ -81,10 +58,14 @@ class JobConfig(BaseModel):
         "NAME",
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
-    engine: str = _option(MODEL, "native", "'native' or 'package.module:factory'.", "NAME")
-    engine_options: dict[str, str] = Field(
+    engine: str = _option(MODEL, "native", "'native', 'vllm' or 'package.module:factory'.", "NAME")
+    engine_options: dict[str, str] = _option(
+        MODEL,
         {},
-        description="EngineConfig.options: knobs of the native engine's profile, or what an engine of your own reads.",
+        "Set one of EngineConfig.options: a knob of the native engine's profile, or an option of another engine. "
+        "May be repeated.",
+        "NAME=VALUE",
+        flags=("--engine-option",),
     )
     runner: RunnerName | None = _option(MODEL, None, "Default: v2 on CUDA, else v1.")
     device: DeviceName = _option(MODEL, "auto", "Where to compute.")
@@ -135,7 +116,7 @@ class JobConfig(BaseModel):
         SAMPLING,
         None,
         "Prompt layout: the whole text first, or text beside frames. Default: the task's own.",
-        flags=("--non-streaming/--streaming",),
+        flags=["--non-streaming/--streaming"],
     )
     x_vector_only: bool | None = _option(
         SAMPLING, None, "Clone from the voice vector alone, in rows without a value of their own."
@@ -167,8 +148,7 @@ class JobConfig(BaseModel):
 
     # run and output
     out: Path = Field(
-        description="The run folder.",
-        json_schema_extra={"section": OUTPUT, "metavar": "DIR", "flags": ["--out", "-o"]},
+        description="The run folder.", json_schema_extra={"section": OUTPUT, "metavar": "DIR", "flags": ["--out", "-o"]}
     )
     format: Format = _option(OUTPUT, "wav", "wav of 16 bits, of 24 bits or of floats, flac, mp3, or Ogg Opus.")
     trim: bool = _option(OUTPUT, False, "Remove silence from the edges of clips, and of the pieces of split texts.")
@@ -179,7 +159,7 @@ class JobConfig(BaseModel):
         f"Set the limit of an output check: {', '.join(CHECKS)}. May be repeated. 'off' (null in a recipe, None in "
         "Python) turns a check off; 0 does not: it is a limit like any other, of most checks the strictest.",
         "NAME=LIMIT",
-        flags=("--check",),
+        flags=["--check"],
     )
     row_time_limit: PositiveFloat | None = _option(
         OUTPUT, None, "Seconds a row may take, all attempts together. Default: no limit.", "S"

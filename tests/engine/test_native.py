@@ -179,7 +179,9 @@ def test_too_little_memory_to_open_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(native, "assemble", too_big)
     folder = str(build_tiny("tiny-random", "custom_voice"))
-    with pytest.raises(EngineConfigError, match=r"too little free memory.*--max-num-seqs.*20\.00 GiB"):
+    with pytest.raises(
+        EngineConfigError, match=r"too little free memory.*0\.6B.*--profile.*--max-num-seqs.*20\.00 GiB"
+    ):
         NativeEngine(EngineConfig(model=folder, device="cpu"))
 
 

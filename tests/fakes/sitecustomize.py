@@ -72,9 +72,9 @@ if "tts_batch.worker.clip_process" in sys.orig_argv:
     if "full_after" in settings:
         fill_disk(settings["full_after"])
     if "group_s" in settings:
-        from tts_batch.store.clip_files import StoredClipFiles
+        from tts_batch.store.clip_sink import StoredClipSink
 
-        StoredClipFiles.group_s = settings["group_s"]
+        StoredClipSink.group_s = settings["group_s"]
     if "fsync_s" in settings:
         slow_disk(settings["fsync_s"])
     if "mute" in settings:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import unicodedata
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def test_budgets_by_text_row_and_run(planner: Planner) -> None:
     long_text = "This is a rather long sentence, " * 20
     by_text = planner.rows(PRESET, {**PRESET, "text": long_text}, {**PRESET, "max_frames": 7})
     assert by_text[0].max_frames == 192
-    assert by_text[1].max_frames == 12 * by_text[1].pieces[0].num_text_tokens > 192
+    assert by_text[1].model_group is not None
+    assert by_text[1].max_frames == 12 * by_text[1].model_group.tokenizer.count(long_text) > 192
     assert by_text[2].max_frames == 7
     by_run = planner.rows(PRESET, {**PRESET, "max_frames": 7}, max_frames=3600)
     assert [item.max_frames for item in by_run] == [3600, 7]  # b05: what the user says, no hidden cap
@@ -142,18 +144,27 @@ def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("options", "words"),
     [
-        ("vllm", "not in this version"),
-        ("nativ", "'nativ' is not one of"),
-        ("no_such.module:create", "no module 'no_such.module'"),
+        ({"engine": "nativ"}, "--engine 'nativ' is not one of native, vllm"),
+        ({"engine": "no_such.module:create"}, "--engine.*no module 'no_such.module'"),
+        ({"engine": "vllm", "save_codes": True}, "--engine vllm returns no codes: leave out --save-codes"),
+        ({"engine": "vllm", "dtype": "float32"}, "bfloat16 alone: leave out --dtype float32"),
+        ({"engine": "vllm", "device": "cpu"}, "CUDA alone: leave out --device cpu"),
+        ({"engine": "vllm", "loop_frames": 50}, "does not look for loops: leave out --loop-frames"),
     ],
 )
-def test_an_engine_that_there_is_not_is_refused_before_anything_starts(
-    planner: Planner, engine: str, words: str
+def test_what_an_engine_cannot_do_is_refused_before_anything_starts(
+    planner: Planner, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"--engine.*{words}"):
-        planner.plan(PRESET, engine=engine)
+    with pytest.raises(UsageError, match=words):
+        planner.plan(PRESET, **options)
+
+
+def test_what_vllm_lacks_is_remarked(planner: Planner) -> None:
+    missing, limits = planner.plan(PRESET, engine="vllm").notes
+    assert "cannot start here: vllm and vllm-omni not installed" in missing
+    assert "returns no codes, does not end a loop before its budget, and takes at most 4096 positions" in limits
 
 
 def test_b07_extreme_sampling_is_remarked(planner: Planner) -> None:

@@ -51,8 +51,11 @@ def load_model(config: EngineConfig) -> Qwen3TTS:
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
-def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
-    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
+def open_bench_engine(model: Qwen3TTS, config: EngineConfig, owns_model: bool = False) -> tuple[NativeEngine, Preparer]:
+    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle.
+
+    With `owns_model`, weights that the engine does not read are freed, as `NativeEngine` does with a checkpoint's.
+    """
     _, profile = resolve_profile(config, resolve_platform(config))
     preparer = Preparer(model, references_together=profile.references_together)
-    return NativeEngine.of_model(model, config, preparer), preparer
+    return NativeEngine.of_model(model, config, preparer, owns_model), preparer

@@ -29,14 +29,6 @@ def json_option(text: str = "As JSON.") -> Callable[[Any], Any]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-class SectionOption(click.Option):
-    """An option that --help shows under a heading."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
 class JobCommand(click.Command):
     """A command with an option for each key of JobConfig, by section in --help.
 
@@ -54,11 +46,15 @@ class JobCommand(click.Command):
         return [*(params[key] for key in keys), *super().get_params(ctx)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tts_batch.config import JobConfig
+
+        fields: Any = JobConfig.model_fields
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                title = getattr(param, "section", "Other options") if self._keys is None else "Options"
+                of_job = fields[param.name].json_schema_extra["section"] if param.name in fields else "Other options"
+                title = of_job if self._keys is None else "Options"
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
@@ -67,14 +63,10 @@ class JobCommand(click.Command):
 
 @cache
 def job_params(*, show_defaults: bool = True) -> dict[str, click.Parameter]:
-    """Return the click parameter of each key of JobConfig that has one; recipes and Python know the others too.
-
-    Whether or not its help shows a default, it has none.
-    """
+    """Return the click parameter of each key of JobConfig. Whether or not its help shows a default, it has none."""
     from tts_batch.config import JobConfig
 
-    fields = JobConfig.model_fields.items()
-    return {name: _param(name, field, show_defaults) for name, field in fields if field.json_schema_extra}
+    return {name: _param(name, field, show_defaults) for name, field in JobConfig.model_fields.items()}
 
 
 def _param(name: str, field: FieldInfo, show_default: bool) -> click.Parameter:
@@ -87,9 +79,8 @@ def _param(name: str, field: FieldInfo, show_default: bool) -> click.Parameter:
         attributes |= {"is_flag": True, "flag_value": field.default is not True}
     if shown.get("metavar"):
         attributes["metavar"] = shown["metavar"]
-    return SectionOption(
+    return click.Option(
         [*flags, name],
-        section=shown["section"],
         help=_help(field, show_default),
         hidden=shown.get("hidden", False),
         default=None,
@@ -130,7 +121,8 @@ def _help(field: FieldInfo, show_default: bool) -> str:
 
 def _name_value_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
     if any(value.find("=") < 1 for value in values):
-        raise click.BadParameter("use NAME=COLUMN, for example text=transcript.", ctx, param)
+        example = "text=transcript" if param.name == "map" else "gpu_memory_utilization=0.2"
+        raise click.BadParameter(f"use {param.metavar}, for example {example}.", ctx, param)
     return dict(value.partition("=")[::2] for value in values) or None
 
 

@@ -100,11 +100,7 @@ def check_parity(
 
 
 def _compare(
-    ours: SpeechResult,
-    dtype: str,
-    codes: NDArray[np.integer],
-    margin: NDArray[np.floating],
-    wave: NDArray[np.floating],
+    ours: SpeechResult, dtype: str, codes: NDArray[np.integer], margin: NDArray[np.floating], wave: NDArray[np.floating]
 ) -> tuple[bool, str]:
     """Compare a result with official `codes` [frames, 16], `margin` [frames + 1] and `wave` [samples].
 

@@ -30,11 +30,19 @@ class Preparer:
         self._model = model
         self._store = store
         self._references_together = references_together
+        self._reference_s: float | None = None
         self.forget_references()
 
     def forget_references(self) -> None:
         """Encode every voice anew, unless it is stored."""
         self._references = References(self._model, store=self._store, together=self._references_together)
+        if self._reference_s is not None:
+            self._references.limit(self._reference_s)
+
+    def limit_references(self, seconds: float) -> None:
+        """Encode at most `seconds` of references together, from now on."""
+        self._reference_s = seconds
+        self._references.limit(seconds)
 
     def close(self) -> None:
         """Finish writing to the store."""

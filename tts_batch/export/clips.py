@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from tts_batch.errors import CannotContinueError
 from tts_batch.export.columns import exported_schema
+from tts_batch.store.clips import SUFFIXES, clip_path
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run
 from tts_batch.store.schema import MANIFEST
@@ -155,10 +156,16 @@ class FinishedClips:
         if row["status"] != "ok":
             self.left_out[row["reason"] or row["status"]] += 1
             return None
-        if (size := size_of(row["audio"])) is None:
+        path = Path(row["audio"] or "")
+        if path.suffix not in SUFFIXES or str(path) != clip_path(row["id"], path.suffix):
+            self.left_out["changed"] += 1  # a manifest of others could name any file
+            return None
+        if (size := size_of(str(path))) is None:
             self.left_out["missing"] += 1
             return None
-        if len(index) and size != index.clip_bytes(row):  # a folder without its journal cannot be checked
+        found = self.run / path
+        # A folder without its journal cannot be compared with it.
+        if found.is_symlink() or found.is_dir() or (len(index) and size != index.clip_bytes(row)):
             self.left_out["changed"] += 1
             return None
         return size

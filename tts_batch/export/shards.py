@@ -82,10 +82,7 @@ def write_webdataset(clips: FinishedClips, target: Target) -> list[str]:
         *({"name": name, "dtype": "string"} for name in ("__key__", "__url__")),
     ]
     files = [{"split": "train", "path": "shard-*.tar"}]
-    metadata = {
-        "dataset_info": {"features": features},
-        "configs": [{"config_name": "default", "data_files": files}],
-    }
+    metadata = {"dataset_info": {"features": features}, "configs": [{"config_name": "default", "data_files": files}]}
     write_card(clips, target, metadata, _EXAMPLE % (len(shards) - 1))
     return []
 

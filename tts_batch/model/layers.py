@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -99,7 +100,10 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderStack(nn.Module):
-    """The layers and the final norm."""
+    """The layers and the final norm; the talker and the code predictor add their embedding tables to it."""
+
+    codec_embedding: Any
+    text_embedding: Any
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ Every prompt position adds a text part and a codec part; `embed_prompt` turns th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat, zip_longest
 
 import torch
 from torch import Tensor
@@ -99,49 +100,37 @@ def build_prompt(
     if not text_ids:
         raise PromptError("empty_text", "the text is empty.")
 
-    layout = _Layout()
+    positions: list[tuple[int, int]] = []  # text id, codec id
     im_start, im_end, tts_pad = config.im_start_token_id, config.im_end_token_id, config.tts_pad_token_id
+    codec_pad = config.talker.codec_pad_id
     if instruct:
         user = [*tokenizer.encode("user\n"), *_encode(tokenizer, instruct)]
-        layout.add([im_start, *user, im_end, *tokenizer.encode("\n")], EMPTY)
-    layout.add([im_start, *tokenizer.encode("assistant\n")], EMPTY)
-    layout.add(tts_pad, _language_tag(config, language))
+        positions += zip([im_start, *user, im_end, *tokenizer.encode("\n")], repeat(EMPTY))
+    positions += zip([im_start, *tokenizer.encode("assistant\n")], repeat(EMPTY))
+    positions += zip(repeat(tts_pad), _language_tag(config, language))
     if speaker:
-        layout.add(tts_pad, [config.speakers[speaker]])
+        positions.append((tts_pad, config.speakers[speaker]))
     elif task == "base":
-        layout.add(tts_pad, [X_VECTOR])
-    layout.add([config.tts_bos_token_id], config.talker.codec_pad_id)
+        positions.append((tts_pad, X_VECTOR))
+    positions.append((config.tts_bos_token_id, codec_pad))
 
     spoken = [*(_encode(tokenizer, ref_text) if icl and ref_text else ()), *text_ids, config.tts_eos_token_id]
     codec = [config.talker.codec_bos_id, *[REF_FRAME] * (num_ref_frames or 0 if icl else 0)]
     trailing: list[int] = []
     if non_streaming or (non_streaming is None and task != "base"):
-        layout.add(spoken, config.talker.codec_pad_id)  # the whole text first, then the codec part
-        layout.add(tts_pad, codec)
+        positions += zip(spoken, repeat(codec_pad))  # the whole text first, then the codec part
+        positions += zip(repeat(tts_pad), codec)
     else:
         spoken, trailing = spoken[: len(codec)], spoken[len(codec) :]  # side by side
-        layout.add(spoken + [tts_pad] * (len(codec) - len(spoken)), codec)
+        positions += zip_longest(spoken, codec, fillvalue=tts_pad)
     applied = {"language": language, "speaker": speaker, "instruct": instruct}
     return Prompt(
-        text_ids=tuple(layout.text_ids),
-        codec_ids=tuple(layout.codec_ids),
+        text_ids=tuple(text_id for text_id, _ in positions),
+        codec_ids=tuple(codec_id for _, codec_id in positions),
         trailing_ids=tuple(trailing),
         effective={name: value for name, value in applied.items() if value},
         num_text_tokens=len(text_ids),
     )
-
-
-class _Layout:
-    """The text ids and the codec ids; a single id is repeated to the length of the other list."""
-
-    def __init__(self) -> None:
-        self.text_ids: list[int] = []
-        self.codec_ids: list[int] = []
-
-    def add(self, text: list[int] | int, codec: list[int] | int) -> None:
-        length = len(text) if isinstance(text, list) else len(codec) if isinstance(codec, list) else 1
-        self.text_ids += text if isinstance(text, list) else [text] * length
-        self.codec_ids += codec if isinstance(codec, list) else [codec] * length
 
 
 def _language_tag(config: ModelConfig, language: str) -> list[int]:

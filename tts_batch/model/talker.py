@@ -10,16 +10,6 @@ from tts_batch.model.config import CodePredictorConfig, TalkerConfig
 from tts_batch.model.layers import DecoderStack
 
 
-class CodePredictorModel(DecoderStack):
-    """The stack and the embedding tables of codebooks 1..15, which are as wide as the talker."""
-
-    def __init__(self, config: CodePredictorConfig, talker_size: int) -> None:
-        super().__init__(config)
-        self.codec_embedding = nn.ModuleList(
-            nn.Embedding(config.vocab_size, talker_size) for _ in range(config.num_code_groups - 1)
-        )
-
-
 class CodePredictor(nn.Module):
     """One frame takes 15 passes over positions 0..15, with a fresh cache for every frame.
 
@@ -30,7 +20,10 @@ class CodePredictor(nn.Module):
     def __init__(self, config: CodePredictorConfig, talker_size: int) -> None:
         super().__init__()
         self.config = config
-        self.model = CodePredictorModel(config, talker_size)
+        self.model = DecoderStack(config)
+        self.model.codec_embedding = nn.ModuleList(  # of codebooks 1..15, as wide as the talker
+            nn.Embedding(config.vocab_size, talker_size) for _ in range(config.num_code_groups - 1)
+        )
         self.lm_head = nn.ModuleList(
             nn.Linear(config.hidden_size, config.vocab_size, bias=False) for _ in range(config.num_code_groups - 1)
         )
@@ -56,15 +49,6 @@ class CodePredictor(nn.Module):
         return self.lm_head[codebook - 1](hidden)
 
 
-class TalkerModel(DecoderStack):
-    """The stack and the two embedding tables of the talker."""
-
-    def __init__(self, config: TalkerConfig) -> None:
-        super().__init__(config)
-        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
-
-
 class TextProjection(nn.Module):
     """Text vectors to the talker's width, through a SiLU."""
 
@@ -87,7 +71,9 @@ class Talker(nn.Module):
     def __init__(self, config: TalkerConfig, code_predictor: CodePredictorConfig) -> None:
         super().__init__()
         self.config = config
-        self.model = TalkerModel(config)
+        self.model = DecoderStack(config)
+        self.model.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
         self.text_projection = TextProjection(config)
         self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.code_predictor = CodePredictor(code_predictor, config.hidden_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 FRAMES_PER_S = 12.5
@@ -28,19 +27,13 @@ _USUAL = _FRAMES_PER_TOKEN["english"]
 TINY_FRAMES_PER_TOKEN = 2.1  # of the small vocabulary of `tiny`, about 2.2 characters a token
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Frames of 80 ms."""
-
-    expected: int  # at a normal pace
-    max_frames: int  # the limit
-
-
 @lru_cache(maxsize=4096)
 def plan_frames(
     num_text_tokens: int, language: str | None, limit: int, frames_per_token: float | None = None
-) -> Budget:
-    """Return max(192, 12 × tokens) frames, more for languages with more speech a token, at most `limit`.
+) -> tuple[int, int]:
+    """Return the expected frames, at a normal pace, and the budget, frames of 80 ms.
+
+    The budget is max(192, 12 × tokens), more for languages with more speech a token, at most `limit`.
 
     `frames_per_token` is the model's own, where its tokenizer is not the released models'.
     """
@@ -49,4 +42,4 @@ def plan_frames(
     expected = max(1, math.ceil(num_text_tokens * frames_per_token))
     factor = max(1.0, frames_per_token / _USUAL)
     budget = max(MIN_BUDGET, math.ceil(BUDGET_PER_TOKEN * factor * num_text_tokens))
-    return Budget(expected, min(budget, limit))
+    return expected, min(budget, limit)

@@ -17,13 +17,12 @@ from tts_batch.records import Row
 SEMANTICS = 1  # raise it when the audio of a request changes: sampling, noise, prompt, seams between decoded chunks
 
 # Settings that never change the audio of a row. A new setting counts until it is named here.
-_READING = ("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url")
-_INPUT_AND_OUTPUT = (*_READING, "out", "keep_failed_audio")
-_ATTEMPTS = ("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo")
-_CONDUCT = (*_ATTEMPTS, "overwrite", "allow_mixed", "progress")
-_MACHINE = ("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout")
-_MODEL = ("model", "model_revision")  # identified by its weights, not by its path
-_SILENT_SETTINGS = {*_INPUT_AND_OUTPUT, *_CONDUCT, *_MACHINE, *_MODEL}
+_SILENT_SETTINGS = {
+    *("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url", "out", "keep_failed_audio"),
+    *("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo", "overwrite", "allow_mixed", "progress"),
+    *("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout"),
+    *("model", "model_revision"),  # identified by its weights, not by its path
+}
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
 _OPTIONAL: dict[str, tuple[str, ...]] = {

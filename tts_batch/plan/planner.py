@@ -59,6 +59,7 @@ class GroupTotals:
     num_pieces: int = 0  # of their texts: as many as rows, or more with --split-text
     expected_frames: int = 0
     budget_frames: int = 0
+    longest_frames: int = 0  # the largest budget of a piece
     prompt_positions: int = 0
 
     def add(self, checked: PlannedRow, *, mine: bool = True) -> None:
@@ -68,6 +69,7 @@ class GroupTotals:
         self.num_pieces += len(checked.pieces)
         self.expected_frames += checked.expected_frames
         self.budget_frames += checked.max_frames
+        self.longest_frames = max([self.longest_frames, *(piece.max_frames for piece in checked.pieces)])
         self.prompt_positions += sum(piece.prompt_positions for piece in checked.pieces)
 
     @property
@@ -191,7 +193,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
-    check_engine(config.engine)
+    check_engine(config, notes)
     note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}

@@ -29,7 +29,6 @@ class PlannedPiece:
     text: str
     max_frames: int
     expected_frames: int
-    num_text_tokens: int
     prompt_positions: int  # of all texts, the reference and the template
 
 
@@ -128,30 +127,25 @@ def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> Pl
 
 
 def _piece(text: str, row: Row, config: JobConfig, group: ModelGroup, other_positions: int) -> PlannedPiece:
+    """Plan a request. Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
     num_text_tokens = group.tokenizer.count(text)
     prompt = num_text_tokens + other_positions
-    max_frames, expected = _frames(row, config, group, num_text_tokens, prompt)
-    return PlannedPiece(text, max_frames, min(expected, max_frames), num_text_tokens, prompt)
-
-
-def _frames(row: Row, config: JobConfig, group: ModelGroup, num_text_tokens: int, prompt: int) -> tuple[int, int]:
-    """Return (budget, expected frames). Raises RowError(text_too_long) and (bad_row) beyond the model's limits."""
-    budget = plan_frames(num_text_tokens, row.language, group.max_frames, group.frames_per_token)
-    if budget.expected > group.max_frames:
+    expected, budget = plan_frames(num_text_tokens, row.language, group.max_frames, group.frames_per_token)
+    if expected > group.max_frames:
         raise RowError(
             "text_too_long",
-            f"the text has {num_text_tokens} tokens, about {budget.expected / FRAMES_PER_S:.0f} s of speech, and the "
+            f"the text has {num_text_tokens} tokens, about {expected / FRAMES_PER_S:.0f} s of speech, and the "
             f"model's limit is {group.max_frames} frames ({group.max_frames / FRAMES_PER_S:.0f} s): split it, "
             "or use --split-text.",
         )
-    max_frames = row.max_frames or config.max_frames or budget.max_frames
+    max_frames = row.max_frames or config.max_frames or budget
     if prompt + max_frames > group.max_positions:
         raise RowError(
             "text_too_long" if prompt > group.max_positions // 2 else "bad_row",
             f"prompt and max_frames take {prompt} + {max_frames} positions, and the model has {group.max_positions}: "
             "shorten the texts, or lower --max-frames or the row's max_frames.",
         )
-    return max_frames, budget.expected
+    return PlannedPiece(text, max_frames, min(expected, max_frames), prompt)
 
 
 def _with_fingerprint(checked: PlannedRow, config: JobConfig) -> PlannedRow:

@@ -115,10 +115,4 @@ def _ends_of(pattern: regex.Pattern[str]) -> _Cuts:
 
 
 _Cuts = Callable[[str], Iterator[int]]
-_LEVELS: tuple[_Cuts, ...] = (
-    _sentence_ends,
-    _line_ends,
-    _ends_of(_COMMA),
-    _ends_of(_WORD_END),
-    _ends_of(_CHARACTER),
-)
+_LEVELS: tuple[_Cuts, ...] = (_sentence_ends, _line_ends, _ends_of(_COMMA), _ends_of(_WORD_END), _ends_of(_CHARACTER))

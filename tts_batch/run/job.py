@@ -15,19 +15,20 @@ from typing import Any
 from tts_batch.config import JobConfig
 from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
+from tts_batch.ipc.messages import RowRequest
 from tts_batch.object_store import StoreError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
-from tts_batch.run.dispatch import Dispatch, DispatchedRow
+from tts_batch.run.dispatch import Dispatch
 from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
 from tts_batch.run.plan_spool import PlanSpool
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
 from tts_batch.run.resume import Resumed, resume
-from tts_batch.run.row_tasks import open_engine_message, row_task
+from tts_batch.run.row_requests import open_engine_message, row_request
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
@@ -219,7 +220,7 @@ class _Job:
         each = f"2 {devices[0].kind}" if self._config.placement == "split" else devices[0].kind
         self.info(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         answer_limits = self._limits.answer_s, self._limits.answer_frame_s
-        opening = partial(open_engine_message, self._config, group.model, len(devices), answer_limits)
+        opening = partial(open_engine_message, self._config, group, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
         self._pool = Pool(*names, devices, opening, self, self._limits)
@@ -229,7 +230,7 @@ class _Job:
         if self._pool is not None:
             self._pool.close()
 
-    def _rows_to_make(self, group: GroupTotals) -> Iterator[DispatchedRow]:
+    def _rows_to_make(self, group: GroupTotals) -> Iterator[RowRequest]:
         """Yield the group's rows that are not done, in input order."""
         before = self._before
         planned_rows = self._planned()
@@ -248,8 +249,8 @@ class _Job:
                 reopened = before.index.reopened(planned, mixed=before.mixed)
                 row, reference = planned.row, None
                 if row.ref_audio is not None and planned.reference_key is not None:
-                    reference = self._spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
-                yield DispatchedRow(row_task(planned, self._config, reference, reopened))
+                    reference = self._spool.pin(row.id, planned.reference_key, row.ref_audio, row.ref_text)
+                yield row_request(planned, self._config, reference, reopened)
             else:
                 self._progress.keep(failed=standing == "failed")
 
@@ -281,15 +282,15 @@ class _Job:
             self._engines.append(engine)
             self._describe("running")
 
-    def row_ended(self, row: DispatchedRow, audio_s: float, *, failed: bool) -> None:
+    def row_ended(self, row_id: str, audio_s: float | None) -> None:
         self._made += 1
-        self._made_audio_s += audio_s
-        self._progress.end(audio_s, failed=failed)
-        self._spool.release(row.task.reference)
+        self._made_audio_s += audio_s or 0.0
+        self._progress.end(audio_s or 0.0, failed=audio_s is None)
+        self._spool.release(row_id)
 
-    def row_is_poison(self, row: DispatchedRow, reason: Reason, message: str) -> None:
-        self._segment.append([row_outcome(row.task, 1, Failure(reason, message))])
-        self.row_ended(row, 0.0, failed=True)
+    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None:
+        self._segment.append([row_outcome(row, 1, Failure(reason, message))])
+        self.row_ended(row.id, None)
 
     def info(self, sentence: str) -> None:
         self._progress.info(sentence)

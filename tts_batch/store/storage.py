@@ -24,7 +24,7 @@ import numpy as np
 
 from tts_batch.errors import TTSBatchError, UsageError
 from tts_batch.object_store import THREADS, WRITABLE, ObjectStore, StoreError, check_url
-from tts_batch.store.clip_files import ClipFiles, LocalClipFiles, StoredClipFiles, key_of
+from tts_batch.store.clip_sink import ClipSink, LocalClipSink, StoredClipSink, key_of
 from tts_batch.store.journal import PartWriter, SegmentWriter
 from tts_batch.store.lock import ObjectLock, RunLock, live_locks
 from tts_batch.store.schema import FAILURES, MANIFEST
@@ -57,7 +57,7 @@ class Storage(Protocol):
 
     def open_segment(self, segment: Path) -> SegmentWriter | PartWriter: ...
 
-    def open_clips(self, segment: Path) -> ClipFiles: ...
+    def open_clips(self, segment: Path) -> ClipSink: ...
 
     def refresh(self, folders: str = "") -> None:
         """Bring what others have written of the journal into `out`; of folders that begin with `folders`.
@@ -111,8 +111,8 @@ class LocalStorage:
     def open_segment(self, segment: Path) -> SegmentWriter:
         return SegmentWriter(segment)
 
-    def open_clips(self, segment: Path) -> LocalClipFiles:
-        return LocalClipFiles(self._out, segment.parent / "tmp" / segment.stem)
+    def open_clips(self, segment: Path) -> LocalClipSink:
+        return LocalClipSink(self._out, segment.parent / "tmp" / segment.stem)
 
     def refresh(self, folders: str = "") -> None:
         """Others write into the same folder."""
@@ -166,8 +166,8 @@ class ObjectStorage:
     def open_segment(self, segment: Path) -> PartWriter:
         return PartWriter(segment, self._create)
 
-    def open_clips(self, segment: Path) -> StoredClipFiles:
-        return StoredClipFiles(self._store)
+    def open_clips(self, segment: Path) -> StoredClipSink:
+        return StoredClipSink(self._store)
 
     def refresh(self, folders: str = "") -> None:
         names = self._store.find("journal")

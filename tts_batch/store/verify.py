@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import soundfile
 
-from tts_batch.store.clip_files import key_of
+from tts_batch.store.clip_sink import key_of
 from tts_batch.store.clips import CONTAINERS, clip_path, digest_of
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run

@@ -171,13 +171,17 @@ class References:
         self._put_in(reference.key, entry)
         return entry
 
+    def limit(self, seconds: float) -> None:
+        """Encode at most `seconds` of references together."""
+        self._encoder.limit(seconds)
+
     def _encode(self, loaded: dict[str, tuple[_Entry, bool]]) -> None:
-        """Make entries whole that have their audio. Raises OutOfMemoryError after making all that fit."""
+        """Make entries whole that have their audio. Raises the out of memory error of one after making all that fit."""
         clips = [entry.audio for entry, _ in loaded.values()]
         voices = self._encoder.encode(clips, [wanted and entry.codes is None for entry, wanted in loaded.values()])
         too_big = None
         for (key, (entry, _)), voice in zip(loaded.items(), voices, strict=True):
-            if isinstance(voice, torch.OutOfMemoryError):
+            if isinstance(voice, Exception):
                 too_big = voice
                 continue
             self._take_out(key)

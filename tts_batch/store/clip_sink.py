@@ -25,7 +25,7 @@ Staged = list[tuple[Path, Path]]
 Sync = Callable[[Callable[[Path], None], Iterable[Path]], object]
 
 
-class ClipFiles(Protocol):
+class ClipSink(Protocol):
     """Where clips go."""
 
     threads: int  # that write files at the same time
@@ -45,7 +45,7 @@ class ClipFiles(Protocol):
     def close(self) -> None: ...
 
 
-class LocalClipFiles:
+class LocalClipSink:
     """A folder of a file system: a file is synced, renamed, and then its folder is synced."""
 
     threads = 8  # a disk takes many writes at once, and each waits for it, 20 ms on some
@@ -94,7 +94,7 @@ class LocalClipFiles:
             self._temporary.rmdir()
 
 
-class StoredClipFiles:
+class StoredClipSink:
     """An object store: a file is there under its final name, whole, or not at all."""
 
     threads = 24  # a request waits for the store, some 50 ms

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tts_batch.config import build_config
-from tts_batch.run.row_tasks import clip_rules, engine_config
+from tts_batch.run.row_requests import clip_rules, engine_config
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ _LIMITS = Limits()
 _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
-    {"data", "out", "limit", "shard", "launcher", "gpus", "takes", "redo", "strict"}
+    {"data", "out", "limit", "shard", "launcher", "ray_address", "gpus", "takes", "redo", "strict"}
     | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
 )
 

@@ -90,7 +90,10 @@ class JobConfig(BaseModel):
     stall_timeout: PositiveFloat = _option(
         MODEL, 30.0, "Seconds the engine may go without progress; 20 times as many on a CPU.", "S"
     )
-    launcher: LauncherName = _option(MODEL, "local", "What starts the workers.", hidden=True)
+    launcher: LauncherName = _option(MODEL, "local", "What starts the workers: this machine, or a Ray cluster.")
+    ray_address: str | None = _option(
+        MODEL, None, "HOST:PORT of the Ray cluster. Default: RAY_ADDRESS, a cluster of this machine, or a new one."
+    )
 
     # sampling
     greedy: bool = _option(SAMPLING, False, "No sampling, in the talker and in the code predictor.")
@@ -196,6 +199,7 @@ class JobOptions(TypedDict, total=False):
     code2wav_mode: Code2WavModeName
     stall_timeout: float
     launcher: LauncherName
+    ray_address: str | None
     greedy: bool
     temperature: float | None
     top_k: int | None

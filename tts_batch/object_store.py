@@ -79,6 +79,14 @@ def open_file_system(url: str) -> tuple[Any, str]:
     return file_system, str(root)
 
 
+def read_anywhere(name: str) -> bytes:
+    """Return the content of a path or of a URL. Raises OSError, and StoreError."""
+    if not is_url(name):
+        return Path(name).read_bytes()
+    folder, _, last = name.rpartition("/")
+    return ObjectStore(folder).read(last)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """What a listing says of an object."""

@@ -83,7 +83,7 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     ("args", "words"),
     [
         (["--top-p", "2"], "'top_p' cannot be 2.0"),
-        (["--launcher", "ray"], "--launcher"),
+        (["--launcher", "ray", "--gpus", "0"], "--gpus"),
         (["--engine", "vllm", "--save-codes"], "--engine vllm returns no codes"),
         (["--engine-option", "frames_per_visit"], "use NAME=VALUE"),
         (["--shard", "3/2"], "--shard 3/2"),

@@ -552,8 +552,8 @@ def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkey
 
 def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path)
-    with pytest.raises(UsageError, match="--launcher"):
-        run_job(config.model_copy(update={"launcher": "ray"}))
+    with pytest.raises(UsageError, match="--gpus"):
+        run_job(config.model_copy(update={"launcher": "ray", "gpus": (0,)}))
     with pytest.raises(UsageError, match="no rows"):
         (tmp_path / "empty.csv").write_text("id,text\n")
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
 from tts_batch.dataset.files import find_tables
@@ -38,8 +38,11 @@ from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
-from tts_batch.store.storage import storage_of, url_of, working_folder
+from tts_batch.store.storage import Storage, storage_of, url_of, working_folder
 from tts_batch.worker.finish import row_outcome
+
+if TYPE_CHECKING:
+    from tts_batch.run.ray_launcher import RayLauncher
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -70,11 +73,13 @@ def run_job(
 
 def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason], stop: StopSignals) -> JobSummary:
     shard = _check_usage(config)
-    devices = _chosen_devices(config)
+    storage = storage_of(config.out)
+    launcher = _open_launcher(config, storage)  # before signals are ours: Ray takes SIGTERM when it connects
     try:
+        devices = launcher.devices if launcher else _chosen_devices(config)
         with stop:
-            with storage_of(config.out).lock(shard) as lock:
-                job = _Job(config, limits or Limits(), stop, lock, shard, devices)
+            with storage.lock(shard) as lock:
+                job = _Job(config, limits or Limits(), stop, lock, shard, devices, launcher)
                 with closing(job):
                     summary = job.run(retry)
             if not shard.is_whole:
@@ -91,13 +96,15 @@ def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason],
             ) from None
         raise
     finally:
+        if launcher is not None:
+            launcher.close()
         with suppress(OSError):
             config.out.rmdir()  # only when nothing came of it
 
 
 def _check_usage(config: JobConfig) -> Shard:
-    if config.launcher != "local":
-        raise UsageError("--launcher ray is not in this version: leave it out.")
+    if config.launcher == "ray" and config.gpus is not None:
+        raise UsageError("--gpus picks among the GPUs of this machine, and Ray places workers itself: leave it out.")
     if config.overwrite and (config.redo or config.shard):
         raise UsageError("--overwrite makes every row again, of every shard: use it without --redo and --shard.")
     check_format(config.format)
@@ -109,6 +116,16 @@ def _check_usage(config: JobConfig) -> Shard:
                 f"`tts-batch retry {config.out}` makes the failed rows again."
             )
     return Shard.parse(config.shard)
+
+
+def _open_launcher(config: JobConfig, storage: Storage) -> RayLauncher | None:
+    """Return what starts the workers elsewhere; None: they are started on this machine."""
+    if config.launcher == "local":
+        return None
+    from tts_batch.run.ray_launcher import open_launcher
+
+    url = storage.shown if storage.is_remote else None
+    return open_launcher(config.ray_address, config.device, config.placement, url)
 
 
 def _chosen_devices(config: JobConfig) -> list[Device] | None:
@@ -130,10 +147,10 @@ class _Job:
 
     def __init__(
         self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard,
-        devices: list[Device] | None,
+        devices: list[Device] | None, launcher: RayLauncher | None,
     ) -> None:  # fmt: skip
         self._config, self._limits, self._stop, self._lock, self._shard = config, limits, stop, lock, shard
-        self._devices = devices
+        self._devices, self._launcher = devices, launcher
         self._out = config.out.resolve()
         self._journal = self._out / "journal"
         self._started, self._started_at = time.monotonic(), now()
@@ -155,7 +172,9 @@ class _Job:
             self._before = self._resume()
         self._describe("running")
         self._stop.gentle = True
-        self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
+        self._spool = ReferenceSpool(
+            self._journal / f"{self._shard.name}references", storage_of(self._out) if self._launcher else None
+        )
         with Progress(config.progress, plan.num_mine) as self._progress:
             for report in plan.tables:
                 self.info(f"read: {report}")
@@ -223,7 +242,7 @@ class _Job:
         opening = partial(open_engine_message, self._config, group, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
-        self._pool = Pool(*names, devices, opening, self, self._limits)
+        self._pool = Pool(*names, devices, opening, self, self._limits, self._launcher)
         self._pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
 
     def _close_pool(self) -> None:

@@ -280,9 +280,7 @@ def working_folder(out: Path, *, journal: bool = True, tables: bool = False) -> 
     if url is None:
         yield out
         return
-    _sweep()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as name:
-        folder = make_working_copy(Path(name).resolve(), url)
+    with temporary_copy(url) as folder:
         storage = _object_storage(folder, url)
         try:
             if journal:
@@ -302,10 +300,14 @@ def working_folder(out: Path, *, journal: bool = True, tables: bool = False) -> 
                         storage.publish(log)
 
 
-def make_working_copy(folder: Path, url: str) -> Path:
-    """Make an empty folder a working copy of what a URL names; return it."""
-    (folder / MARKER).write_text(url)
-    return folder
+@contextmanager
+def temporary_copy(url: str) -> Iterator[Path]:
+    """Yield a working copy of what a URL names, still empty; it is removed at the end."""
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        (folder / MARKER).write_text(url)
+        yield folder
 
 
 def shown(out: Path) -> str:

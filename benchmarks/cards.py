@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 GIB = 2**30
-TIMEOUT_S = 240
+TIMEOUT_S = 100
 NEIGHBOUR_AT_S = 2.0  # after the rows have begun
 
 HOLD = """
@@ -137,7 +137,7 @@ def main() -> None:
     if args.neighbour:
         with holding(15, "leave"):
             results.append({"free_gib": 15, "neighbour": args.neighbour})
-            results[-1] |= bench(args.shapes[0], 4 * args.rows, args.logs / "cards-neighbour.log", args.neighbour)
+            results[-1] |= bench(args.shapes[0], 2 * args.rows, args.logs / "cards-neighbour.log", args.neighbour)
             print(line(f"15, then {15 - args.neighbour:g}", results[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

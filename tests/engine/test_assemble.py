@@ -197,9 +197,7 @@ def test_an_engine_on_a_card_is_sized_by_its_free_memory(
     assert large.max_num_seqs == PROFILE.max_num_seqs
     assert f"100.0 GiB free beside the weights on cuda:0 (a card): {PROFILE.max_num_seqs} rows" in caplog.text
     monkeypatch.setattr(assemble, "free_bytes", lambda device: 0.1 * 2**30)
-    with pytest.raises(
-        EngineConfigError, match=r"\(a card\), with.* has 0\.1 GiB.*GiB are needed.*--max-num-seqs"
-    ):
+    with pytest.raises(EngineConfigError, match=r"\(a card\), with.* has 0\.1 GiB.*GiB are needed.*--max-num-seqs"):
         sizes_for(model, BF16_CUDA, PROFILE, config, decode)
     assert sizes_for(model, replace(BF16_CUDA, device=torch.device("cpu")), PROFILE, config, decode) is None
 

@@ -71,6 +71,8 @@ def assemble(
         weights = PackedTalker.pack(model.talker, longest, profile.small_batch_kernels)
         if owns_model:
             model.talker.model.text_embedding.to("meta")  # the packed table has taken its place
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # else what follows settles in the gaps, and keeps them from being given back
     decode = decoder_for(model.speech_tokenizer.decoder, platform, profile)
     if owns_model and isinstance(decode, FastCodecDecoder):
         model.speech_tokenizer.decoder.to("meta")

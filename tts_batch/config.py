@@ -171,6 +171,9 @@ class JobConfig(BaseModel):
     keep_failed_audio: bool = _option(OUTPUT, False, "Keep the audio of failed attempts.")
     allow_mixed: bool = _option(OUTPUT, False, "Resume with settings that change the sound.")
     overwrite: bool = _option(OUTPUT, False, "Start the run folder afresh.")
+    skip_existing: Path | None = _option(
+        OUTPUT, None, "Copy the clips that the run in DIR has made of the same rows, with the same settings.", "DIR"
+    )
     redo: tuple[str, ...] = _option(
         OUTPUT, (), "Make the row of this id again, with another seed. May be repeated.", "ID"
     )
@@ -237,6 +240,7 @@ class JobOptions(TypedDict, total=False):
     keep_failed_audio: bool
     allow_mixed: bool
     overwrite: bool
+    skip_existing: str | PathLike[str] | None
     redo: Sequence[str]
     shard: str | None
     progress: ProgressMode

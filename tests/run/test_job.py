@@ -191,7 +191,7 @@ def test_a_worker_that_cannot_be_killed_is_given_up(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in a driver that waits for its device: its rows go to the others, and without others the run ends."""
-    monkeypatch.setattr(worker_process.os, "killpg", lambda pid, number: None)
+    monkeypatch.setattr(launchers.os, "killpg", lambda pid, number: None)
     monkeypatch.setattr(worker_process, "REAP_S", 0.5)
     limits = replace(SHORT, gone_s=0.5)
     fake(faults={"row-1": "hang_once"}, state=str(tmp_path), row_s=0.02)

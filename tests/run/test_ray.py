@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.run.support import journalled, kill, make_config, make_rows, snapshot, start_job, wait_until
+from tests.run.support import ROOT, journalled, kill, make_config, make_rows, snapshot, start_job, wait_until
 from tts_batch.config import JobConfig
 
 ray = pytest.importorskip("ray")
@@ -26,7 +28,7 @@ def cluster() -> Generator[Any]:
 
     path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "FAKE_ENGINE")}
-    os.environ |= {"PYTHONPATH": path, "FAKE_ENGINE": json.dumps({"faults": FAULTS, "row_s": 0.15})}
+    os.environ |= {"PYTHONPATH": path, "FAKE_ENGINE": json.dumps({"faults": FAULTS, "row_s": 0.12})}
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_health_check_period_ms": "500"}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
@@ -56,7 +58,7 @@ def nodes(cluster: Any) -> Generator[Callable[[], Any]]:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
     """The same table by the local pool."""
     folder = tmp_path_factory.mktemp("local")
-    config = make_config(folder, make_rows(120))
+    config = make_config(folder, make_rows(90))
     run = start_job(config, faults=FAULTS)
     output, _ = run.communicate(timeout=120)
     assert run.returncode == 3, output
@@ -64,7 +66,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, .
 
 
 def ray_config(folder: Path, cluster: Any) -> JobConfig:
-    return make_config(folder, make_rows(120), launcher="ray", ray_address=cluster.address)
+    return make_config(folder, make_rows(90), launcher="ray", ray_address=cluster.address)
 
 
 def workers(name: bytes = b"ray::WorkerActor") -> list[int]:
@@ -133,3 +135,26 @@ def test_the_driver_is_killed_and_the_same_command_resumes(
     output, _ = last.communicate(timeout=120)
     assert last.returncode == 3, output
     assert_as_local(config, expected)
+
+
+BATCHES = """
+import sys, ray
+from tts_batch.ray import TtsBatch
+ray.init(address=sys.argv[1], log_to_driver=False)
+ray.data.DataContext.get_current().enable_progress_bars = False
+rows = [{"id": f"row-{n}", "text": f"Sentence number {n}.", "speaker": "vivian", "n": n} for n in range(24)]
+options = {"model": "tiny-random", "engine": "tests.fake_engine:create", "device": "cpu"}
+made = ray.data.from_items(rows).map_batches(
+    TtsBatch, fn_constructor_kwargs=options, concurrency=1, num_cpus=1, batch_size=8
+).take_all()
+print([(row["id"], row["n"], row["audio"][:4], row["reason"]) for row in made if row["n"] in (6, 7, 8)])
+"""
+
+
+def test_ray_data_makes_batches(cluster: Any, nodes: Callable[[], Any]) -> None:
+    nodes()
+    command = [sys.executable, "-c", BATCHES, cluster.address]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    wanted = [("row-6", 6, b"RIFF", ""), ("row-7", 7, b"", "silent_output"), ("row-8", 8, b"RIFF", "")]
+    assert done.stdout.splitlines()[-1] == repr(wanted)

@@ -25,6 +25,7 @@ _SILENT_SETTINGS = {
         "gpus",
         "launcher",
         "ray_address",
+        "skip_existing",
         "profile",
         "placement",
         "max_num_seqs",

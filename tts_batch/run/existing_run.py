@@ -24,7 +24,7 @@ from tts_batch.store.status import JobSummary, summarise
 from tts_batch.store.storage import storage_of, working_folder
 
 LAST_SHARD_S = 30.0  # for another shard that ends at this moment
-_ONCE = ("overwrite", "redo", "shard")
+_ONCE = ("overwrite", "redo", "shard", "skip_existing")
 """Options of one run that the next does not repeat."""
 
 

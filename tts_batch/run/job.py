@@ -22,6 +22,7 @@ from tts_batch.plan.shards import Shard
 from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch
+from tts_batch.run.earlier_run import EarlierRun
 from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
 from tts_batch.run.plan_spool import PlanSpool
 from tts_batch.run.pool import Limits, Pool
@@ -38,7 +39,7 @@ from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
-from tts_batch.store.storage import Storage, storage_of, url_of, working_folder
+from tts_batch.store.storage import Storage, shown, storage_of, url_of, working_folder
 from tts_batch.worker.finish import row_outcome
 
 if TYPE_CHECKING:
@@ -182,6 +183,8 @@ class _Job:
                 self.info(note)
             if config.redo or retry:
                 self.info(f"{count} rows are made again.")
+            if config.skip_existing is not None:
+                self._copy_earlier(config.skip_existing)
             self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
             if (totals := self._sum_up_if_done()) is not None:
                 return self._finish("finished", totals)
@@ -193,6 +196,22 @@ class _Job:
                     self._finish("failed")
                 raise
         return self._finish("stopped" if self._stop.requested else "finished")
+
+    def _copy_earlier(self, run: Path) -> None:
+        """Copy the clips of rows that are still to be made from an earlier run."""
+        before = self._before
+        segment = segment_path(self._journal, f"{self._shard.name}parent", before.run_number, 1, 1)
+        with closing(EarlierRun(self._config, run, segment)) as earlier:
+            for planned in self._planned():
+                if self._stop.requested:
+                    break
+                is_todo = planned.model_group and before.index.standing(planned, mixed=before.mixed) == "todo"
+                if is_todo and before.index.reopened(planned, mixed=before.mixed) is None:
+                    before.index.forget_clip(planned.row.id)
+                    earlier.take(planned)
+            earlier.flush()
+        self.info(f"{earlier.num_copied} clips are copied from {shown(run)}.")
+        self._before = self._resume()
 
     def close(self) -> None:
         if self._pool is not None:

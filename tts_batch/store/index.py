@@ -125,6 +125,23 @@ class JournalIndex:
         entry = self._find(row_id)
         return None if entry is None else self._read(entry)
 
+    @cached_property
+    def _made(self) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.void]]]:
+        """The ok rows by their fingerprints, sorted."""
+        ok = self._entries[self._entries["status"] == _STATUS["ok"]]
+        ok = ok[np.argsort(ok["fingerprint"], kind="stable")]
+        return np.ascontiguousarray(ok["fingerprint"]), ok
+
+    def made(self, fingerprint: str) -> Outcome | None:
+        """Read the line of an ok row of this fingerprint, whatever its id, whose clip is there; None without one."""
+        fingerprints, entries = self._made
+        key = np.uint64(_hash(fingerprint))
+        place = int(fingerprints.searchsorted(key))
+        if place == len(entries) or fingerprints[place] != key:
+            return None
+        outcome = self._read(entries[place])
+        return outcome if self._has_files(outcome.id, entries[place]) else None
+
     def clip_bytes(self, row: Mapping[str, Any]) -> int | None:
         """Return the size of the clip of a manifest's ok row; None when the row's last line is of another clip."""
         entry = self._find(row["id"])

@@ -25,7 +25,7 @@ from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.ipc.messages import RowRequest
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
-from tts_batch.run import job, worker_process
+from tts_batch.run import job, launchers, worker_process
 from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.run.row_requests import row_request
 from tts_batch.store.clips import clip_path

@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +44,9 @@ class FixedLengthEngine:
     def __init__(self, engine: NativeEngine) -> None:
         self._engine, self.info = engine, engine.info
         self._lengths: dict[str, int] = {}
+        self._opened_s = time.monotonic()
+        self._added_s: list[float] = []  # since the engine was opened, of each request
+        self._ended_s: list[float] = []  # of each result
 
     @property
     def num_wanted(self) -> int:
@@ -49,16 +54,36 @@ class FixedLengthEngine:
 
     def add_request(self, request: SpeechRequest) -> None:
         self._lengths[request.request_id] = request.max_frames
+        self._added_s.append(time.monotonic() - self._opened_s)
         self._engine.add_request(with_length(request, request.max_frames))
 
     def abort_request(self, request_id: str) -> None:
         self._engine.abort_request(request_id)
 
     def step(self, timeout_s: float) -> list[SpeechResult]:
-        return [self._ended(result) for result in self._engine.step(timeout_s)]
+        results = [self._ended(result) for result in self._engine.step(timeout_s)]
+        self._ended_s += [time.monotonic() - self._opened_s] * len(results)
+        return results
 
     def close(self) -> None:
+        """Close the engine, and print when requests came and results went, for the worker's log."""
+        closing_s = time.monotonic() - self._opened_s
+        for name, times_s in (("requests", self._added_s), ("results", self._ended_s)):
+            marks = [f"{times_s[i]:.1f}" for i in range(0, len(times_s), max(1, len(times_s) // 16))]
+            print(f"timeline of {name}, s: {' '.join(marks)}, last {times_s[-1]:.1f}", file=sys.stderr)
+        print(f"timeline: closing at {closing_s:.1f} s\n" + "\n".join(self._spent()), file=sys.stderr)
         self._engine.close()
+
+    def _spent(self) -> list[str]:
+        spent = self._engine.read_meter()
+        frames = max(1, spent.counts.get("frames", 0))
+        return [
+            f"timeline: {frames} frames of {spent.counts.get('row_frames', 0) / frames:.0f} rows",
+            *(
+                f"timeline: {where} " + ", ".join(f"{name} {total:.2f}" for name, total in sorted(totals.items()))
+                for where, totals in (("device s:", spent.device_s), ("host s:", spent.host_s))
+            ),
+        ]
 
     def _ended(self, result: SpeechResult) -> SpeechResult:
         is_whole = result.num_frames == self._lengths.pop(result.request_id) and result.finish_reason == "length"
@@ -68,7 +93,7 @@ class FixedLengthEngine:
 def create(config: EngineConfig) -> FixedLengthEngine:
     """Open the engine, in the worker."""
     shape = os.environ[SHAPE]
-    engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config)
+    engine, _ = open_bench_engine(random_model(shape, config) if shape else load_model(config), config, owns_model=True)
     return FixedLengthEngine(engine)
 
 
@@ -117,7 +142,7 @@ def main() -> None:
         )
         summary = run_job(job)
         for log in sorted(job.out.glob("journal/*/stderr.log")):
-            print(*(line for line in log.read_text().splitlines() if "waited" in line), sep="\n")
+            print(*(line for line in log.read_text().splitlines() if "waited" in line or "timeline" in line), sep="\n")
         print(
             f"{summary.ok} of {args.rows} rows are clips, {summary.failed} failed; {summary.audio_s_per_s:,.0f} "
             f"audio-s/s from the ready engine to the manifest; {summary.wall_s:.1f} s in total"

@@ -165,6 +165,8 @@ class FakeEngine:
                 )
             case "raise":
                 raise RuntimeError("CUDA error: device-side assert triggered")
+            case "odd_rate":
+                yield replace(good, sample_rate=22_050)
             case "oom":
                 raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory")
             case "kill":

@@ -10,9 +10,9 @@ from importlib.resources import files
 from tts_batch import choices
 from tts_batch.bench.engines import SHAPES
 from tts_batch.engine.choices import PROFILES
+from tts_batch.ipc.messages import CheckLimits
 from tts_batch.model.tiny import NAMES
 from tts_batch.store.clips import check_format
-from tts_batch.worker.checks import CheckLimits
 
 
 def test_importing_them_loads_nothing_heavy() -> None:

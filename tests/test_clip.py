@@ -25,6 +25,30 @@ def test_saving_keeps_samples_and_rate(tmp_path: Path) -> None:
     np.testing.assert_allclose(audio, WAVE, atol=1 / 32_000)
 
 
+FORMATS = {
+    "a.wav": "WAV",
+    "A.WAV": "WAV",
+    "b": "WAV",
+    "c.flac": "FLAC",
+    "d.mp3": "MP3",
+    "e.opus": "OGG",
+    "f.ogg": "OGG",
+}
+
+
+@pytest.mark.parametrize(("name", "container"), FORMATS.items())
+def test_the_suffix_names_the_format(tmp_path: Path, name: str, container: str) -> None:
+    info = soundfile.info(Clip("a", "Hello", WAVE, 24_000).save(tmp_path / name))
+    assert (info.format, info.channels, info.samplerate) == (container, 1, 24_000)
+
+
+@pytest.mark.parametrize("name", ["a.m4a", "a.mp4", "a.webm", "a.txt", "a.1"])
+def test_another_suffix_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a clip is saved as \.wav, \.flac, \.mp3, \.opus, \.ogg"):
+        Clip("a", "Hello", WAVE, 24_000).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_notebook_gets_a_player_with_the_audio() -> None:
     clip = Clip("a", "1 < 2 & so on", WAVE, 24_000)
     page = clip._repr_html_()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
 
+from tts_batch.choices import Task
 from tts_batch.clip import Clip
 from tts_batch.config import JobConfig, JobOptions, build_config
 from tts_batch.dataset.audio import load_reference
@@ -29,7 +30,7 @@ from tts_batch.engine.errors import EngineError
 from tts_batch.engine.registry import open_engine
 from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference
 from tts_batch.errors import CannotContinueError, ExitStatus, RowError, UsageError
-from tts_batch.ipc.messages import ClipRules, ClipTask, Deadlines, EngineLabels
+from tts_batch.ipc.messages import ActiveRow, Deadlines, EngineLabels
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.planner import make_fetcher
@@ -37,15 +38,13 @@ from tts_batch.plan.rows import PlannedRow, plan_rows
 from tts_batch.records import Failure
 from tts_batch.run.job import run_job
 from tts_batch.run.pool import Limits
-from tts_batch.run.row_tasks import clip_rules, engine_config, row_task
+from tts_batch.run.row_requests import clip_rules, engine_config, row_request
 from tts_batch.run.signals import StoppedEarlyError, StopSignals
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary
 from tts_batch.worker.finish import FinishedClip, finish_clip
 from tts_batch.worker.references import Tails
 from tts_batch.worker.row_maker import RowMaker
-from tts_batch.worker.rows import ActiveRow
-from tts_batch.worker.sound import Tail
 
 __all__ = ["Clip", "SynthResult", "Synthesizer", "synth"]
 
@@ -79,7 +78,7 @@ def synth(
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
     if not paths:
-        written = write_table(as_arrow(table), folder, job.map)
+        written = write_table(as_arrow(table, job.map), folder, job.map)
         job = job.model_copy(update={"data": (str(written),)})
     stop = StopSignals()
     try:
@@ -173,7 +172,7 @@ class Synthesizer:
             options["model"] = model
         self._config = build_config({**options, "data": ["rows"], "out": ".", "strict": True})
         self._closed = False
-        self._engines: dict[str, Engine] = {}  # task → engine, opened when the first row needs it
+        self._engines: dict[Task | None, Engine] = {}  # by the model's task, opened when the first row needs it
         self._tails = Tails()
         self._models = Models(self._config)
         self._fetcher = make_fetcher(self._config)
@@ -228,14 +227,13 @@ class Synthesizer:
         clips: deque[Clip] = deque()
         rules, labels = clip_rules(self._config, model), EngineLabels(model=model.name, engine=self._config.engine)
 
-        def finish(task: ClipTask) -> None:
-            planned = under_way[task.row.id]
-            finished = finish_clip(task, rules, labels, self._tail(task, planned, rules))
+        def finish(row: ActiveRow) -> None:
+            finished = finish_clip(row, rules, labels, self._tails, encode=False)
             if finished.retry is not None:
                 maker.retry(finished.retry)
             else:
-                maker.row_ended(task.row.id)
-                clips.append(_clip(under_way.pop(task.row.id), finished))
+                maker.row_ended(row.id)
+                clips.append(_clip(under_way.pop(row.id), finished))
 
         maker = RowMaker(
             self._engine_of(model),
@@ -257,7 +255,7 @@ class Synthesizer:
                         clips.append(_failed_clip(planned))
                     else:
                         under_way[planned.row.id] = planned
-                        maker.add(ActiveRow(row_task(planned, self._config, None), _reference(planned)))
+                        maker.add(ActiveRow(row_request(planned, self._config, _reference(planned))))
                 self._computes(model, maker.feed)
                 if maker.has_rows:
                     self._computes(model, lambda: maker.step(0.0 if clips else STEP_S))
@@ -267,13 +265,6 @@ class Synthesizer:
             self._drop(model, maker)
         if error is not None:
             raise error
-
-    def _tail(self, task: ClipTask, planned: PlannedRow, rules: ClipRules) -> Tail | None:
-        """The end of a row's reference, where a clip is searched for it."""
-        recording, key = planned.row.ref_audio, planned.reference_key
-        if recording is None:
-            return None
-        return self._tails.wanted_by(task, rules.limits, key, partial(load_reference, recording))
 
     def _computes(self, model: ModelGroup, work: Callable[[], Done]) -> Done:
         """Do what needs the engine. One that raises is dead: another takes its place at the next call."""

@@ -12,7 +12,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tts_batch.choices import Format
 from tts_batch.records import Failure
+
+_FORMATS: dict[str, Format] = {
+    "": "wav",
+    ".wav": "wav",
+    ".flac": "flac",
+    ".mp3": "mp3",
+    ".opus": "opus",
+    ".ogg": "opus",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,13 +50,21 @@ class Clip:
         return self.audio.size / self.sample_rate
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write a 16-bit mono wav file and return its path. Raises ValueError for a clip that failed."""
-        from tts_batch.store.clips import encode_wav
+        """Write a mono file and return its path: 16-bit wav, or what the suffix says of .flac, .mp3, .opus and .ogg.
+
+        Raises ValueError for another suffix and for a clip that failed, UsageError where libsndfile lacks the format.
+        """
+        from tts_batch.store.clips import check_format, encode_clip
 
         if self.failure is not None:
             raise ValueError(f"Clip {self.id!r} has no audio: {self.failure.message}")
         path = Path(path)
-        path.write_bytes(encode_wav(self.audio, self.sample_rate))
+        if (name := _FORMATS.get(path.suffix.lower())) is None:
+            raise ValueError(
+                f"{path.name} ends in {path.suffix!r}: a clip is saved as {', '.join(filter(None, _FORMATS))}."
+            )
+        check_format(name)
+        path.write_bytes(encode_clip(self.audio, self.sample_rate, name))
         return path
 
     def __repr__(self) -> str:

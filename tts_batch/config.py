@@ -54,7 +54,15 @@ class JobConfig(BaseModel):
         MODEL, None, "Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table.", "NAME"
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
-    engine: str = _option(MODEL, "native", "'native' or 'package.module:factory'.", "NAME")
+    engine: str = _option(MODEL, "native", "'native', 'vllm' or 'package.module:factory'.", "NAME")
+    engine_options: dict[str, str] = _option(
+        MODEL,
+        {},
+        "Set one of EngineConfig.options: a knob of the native engine's profile, or an option of another engine. "
+        "May be repeated.",
+        "NAME=VALUE",
+        flags=("--engine-option",),
+    )
     runner: RunnerName | None = _option(MODEL, None, "Default: v2 on CUDA, else v1.")
     device: DeviceName = _option(MODEL, "auto", "Where to compute.")
     dtype: DtypeName = _option(MODEL, "auto", "Number format of the weights; auto: bfloat16 where it is in hardware.")
@@ -169,6 +177,7 @@ class JobOptions(TypedDict, total=False):
     model: str | None
     model_revision: str | None
     engine: str
+    engine_options: Mapping[str, str]
     runner: RunnerName | None
     device: DeviceName
     dtype: DtypeName

@@ -79,6 +79,31 @@ def test_a_column_of_the_same_name_is_an_error_that_names_both(read: ReadRows, s
         read("speaker=ryan")
 
 
+@pytest.mark.parametrize(("folder", "column"), [("lang", "language"), ("language", "lang"), ("Sentence", "transcript")])
+def test_a_column_of_the_same_meaning_is_an_error_too(read: ReadRows, folder: str, column: str) -> None:
+    write(
+        read.folder / f"{folder}=de/t.csv", **{"text": "a", column: "en"} if column != "transcript" else {column: "a"}
+    )
+    with pytest.raises(UsageError, match=rf"the column '{column}', and the folder '{folder}=de' above it"):
+        read(f"{folder}=de")
+    ours = "text" if column == "transcript" else "language"
+    (row,) = read(f"{folder}=de", map={ours: column})
+    assert getattr(row, ours) in {"a", "english"} and row.extras == {folder: "de"}
+
+
+@pytest.mark.parametrize("path", ["speaker=ryan/speaker=vivian", "Speaker=ryan/speaker=vivian", "lang=de/language=en"])
+def test_two_folders_of_one_name_are_an_error(read: ReadRows, path: str) -> None:
+    write(read.folder / f"{path}/t.csv", text="a")
+    with pytest.raises(UsageError, match="rename one of them"):
+        read(path)
+
+
+def test_hives_null_is_shown_as_it_is_written(read: ReadRows) -> None:
+    write(read.folder / "language=__HIVE_DEFAULT_PARTITION__/t.csv", text="a")
+    read("language=__HIVE_DEFAULT_PARTITION__")
+    assert "language ← folder language=__HIVE_DEFAULT_PARTITION__" in read.reports[0]
+
+
 def test_a_late_key_of_the_same_name_is_an_error_too(read: ReadRows) -> None:
     folder = read.folder / "speaker=ryan"
     folder.mkdir()

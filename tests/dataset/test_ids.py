@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tts_batch.dataset import ids
 from tts_batch.dataset.ids import IdRegister
+from tts_batch.dataset.notes import Notes
 from tts_batch.errors import RowError
 
 
@@ -25,6 +26,34 @@ def test_every_id_is_that_of_its_first_row(given_ids: list[str]) -> None:
             with pytest.raises(RowError, match=f"already that of row {first + 1} of the input") as caught:
                 register.claim(row_id, row)
             assert caught.value.reason == "duplicate_id"
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("\ufeffa1", "a1"),
+        (" a1\n", "a1"),
+        (bytes(15) + b"\1", "00000000-0000-0000-0000-000000000001"),
+        (b"abcdefgh01234567", "abcdefgh01234567"),
+        (b"ab\0\0", "ab"),
+    ],
+)
+def test_a_given_id_is_its_text(cell: object, expected: str) -> None:
+    notes = Notes()
+    assert ids.parse_id(cell, notes, "t:1") == expected and not notes.sentences()
+
+
+@pytest.mark.parametrize("cell", [None, "", " ", float("nan")])
+def test_an_id_that_says_nothing_is_empty(cell: object) -> None:
+    with pytest.raises(RowError, match="id is empty"):
+        ids.parse_id(cell, Notes(), "t:1")
+
+
+@pytest.mark.parametrize("cell", ["1.23457E+11", "1,2E+08"])
+def test_numbers_that_a_spreadsheet_rounded_are_noted(cell: str) -> None:
+    notes = Notes()
+    assert ids.parse_id(cell, notes, "t:1") == cell
+    assert notes.sentences() == [f"id looks like a number that a spreadsheet has rounded (t:1: {cell!r})"]
 
 
 def test_equal_contents_are_counted() -> None:

@@ -38,6 +38,18 @@ LAYOUTS = {
     "Coqui": lines(
         ("audio_file", "text", "speaker_name"), *((f"{i}.wav", text, "anna") for i, text in enumerate(SAID))
     ),
+    "F5-TTS": lines(("audio_file", "text"), *((f"wavs/{i}.wav", text) for i, text in enumerate(SAID))),
+    "XTTS": lines(
+        ("audio_file", "text", "speaker_name"), *((f"wavs/{i}.wav", text, "@anna") for i, text in enumerate(SAID))
+    ),
+    "Matcha-TTS": lines(*((f"/data/LJ/wavs/LJ00{i}.wav", text) for i, text in enumerate(SAID))),
+    "Matcha-TTS, speakers": lines(*((f"/data/vctk/p225_00{i}.flac", f"{i}", text) for i, text in enumerate(SAID))),
+    "Tacotron 2": lines(*((f"DUMMY/LJ00{i}.wav", text) for i, text in enumerate(SAID))),
+    "Mellotron": lines(*((f"/data/p225_00{i}.wav", text, f"{225 + i}") for i, text in enumerate(SAID))),
+    "M-AILABS": lines(*((f"book_0{i}", text.upper(), text) for i, text in enumerate(SAID))),
+    "LibriTTS": lines(*((f"84_121_00_{i}", text.upper(), text) for i, text in enumerate(SAID)), separator="\t"),
+    "Piper, one speaker": lines(*((f"utt{i}", text) for i, text in enumerate(SAID))),
+    "a field too many": lines(*((f"wavs/{i}.wav", text, "") for i, text in enumerate(SAID))),
     "AISHELL, tabs": lines(*((f"SSB{i}.wav", text) for i, text in enumerate(SAID)), separator="\t"),
     "semicolons": lines(*((f"wavs/{i}.wav", text) for i, text in enumerate(SAID)), separator=";"),
     "text first": lines(*((text, f"wavs/{i}.wav") for i, text in enumerate(SAID))),
@@ -53,6 +65,32 @@ def test_the_text_of_a_known_layout_is_spoken(read: ReadRows, content: str, suff
     rows = read.written(f"train.{suffix}", content)
     assert reasons(rows) == [None] * 3
     assert [row.text for row in rows] == SAID
+
+
+IN_SHEETS = {
+    "files": lines(*((f"wavs/{i}.wav", text) for i, text in enumerate(SAID)), separator=","),
+    "ids": lines(*((f"LJ00{i}", f'"{text}"') for i, text in enumerate(SAID)), separator=","),
+    "speakers": lines(*((f"LJ00{i}", "anna", text) for i, text in enumerate(SAID)), separator=";"),
+    "LibriTTS": LAYOUTS["LibriTTS"],
+    "LJSpeech": LAYOUTS["LJSpeech normalised"],
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+@pytest.mark.parametrize("content", IN_SHEETS.values(), ids=IN_SHEETS)
+def test_a_first_line_that_is_clearly_a_row_is_no_header(read: ReadRows, content: str, suffix: str) -> None:
+    assert [row.text for row in read.written(f"t.{suffix}", content)] == SAID
+    assert "without a header" in read.reports[0]
+
+
+@pytest.mark.parametrize("header", ["Nr.;Satz.", "Frage?;Was soll gesagt werden?", "2023;Satz", "Q1;Satz"])
+def test_an_odd_header_is_no_row(read: ReadRows, header: str) -> None:
+    content = f"{header}\n1;Hallo, du.\n2;Bis morgen.\n"
+    with pytest.raises(UsageError, match="--map text="):
+        read.written("t.csv", content)
+    rows = read.written("t.csv", content, map={"text": header.split(";")[1]})
+    assert [row.text for row in rows] == ["Hallo, du.", "Bis morgen."]
+    assert read.written("t.csv", content.replace(header.split(";")[1], "text"))[0].text == "Hallo, du."
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -96,6 +134,10 @@ AMBIGUOUS = {
         lines(("a.wav", "The boat left.", "Nobody saw it go.")),
         ["id|written_text|text", "id|text|speaker_id"],
     ),
+    "commands": (
+        lines(*((f"u{i} sph2pipe {i}.sph ", "") for i in range(3))),
+        ["2 fields", "no list of a known toolkit"],
+    ),
     "too many": (lines(tuple("abcdefghi")), ["9 fields"]),
 }
 
@@ -120,21 +162,6 @@ def test_words_of_speakers_are_ambiguous_however_often_they_come(read: ReadRows)
     rows = [(f"{i}.wav", "anna", word) for i, word in enumerate(["hello", "goodbye", "yes", "no"])]
     with pytest.raises(UsageError, match=r"id\|speaker_id\|text \(as VITS, Piper\) or id\|text\|speaker_id"):
         read.written("t.txt", lines(*rows))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "".join(f"BAC009S000{i} {text}\n" for i, text in enumerate(SAID)),
-        "a.wav The boat left.\n",
-        "a.wav,The boat left.\n",
-    ],
-    ids=["Kaldi", "a file and a text", "commas"],
-)
-def test_ids_before_texts_are_not_spoken(read: ReadRows, content: str) -> None:
-    with pytest.raises(UsageError, match="an id and a text"):
-        read.written("t.txt", content)
-    assert read.written("t.txt", f"text\n{content}")[0].text == content.splitlines()[0]
 
 
 def test_lines_of_odd_spaces_are_texts(read: ReadRows) -> None:

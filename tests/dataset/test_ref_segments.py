@@ -47,6 +47,18 @@ def test_offset_and_duration_of_nemo_are_honoured(read: ReadRows, recording: Any
     assert "ref_offset ← offset, ref_duration ← duration" in read.reports[0]
 
 
+def test_a_duration_alone_is_noted_only_beside_a_reference(read: ReadRows, recording: Any) -> None:
+    read_all(read, NEMO | {"duration": 8.0})
+    assert not read.notes
+    read_all(read, NEMO | {"duration": 8.0}, map=MAP)
+    assert any("'duration' is not used; did you mean 'ref_duration'" in note for note in read.notes)
+
+
+def test_a_part_that_ends_before_it_begins_is_a_bad_row(read: ReadRows, recording: Any) -> None:
+    rows = read_all(read, *({"text": "a", "ref_audio": f"long.wav#t={part}"} for part in ("2,1", "2,2", "2,3")))
+    assert reasons(rows) == ["bad_row", "bad_row", None]
+
+
 @pytest.mark.parametrize(
     ("columns", "samples"),
     [

@@ -17,6 +17,7 @@ WORDS = {
     "phonetic": "phonetic",
     "script of none": "other script",
     "U+FFFD, the mark": "damage",
+    "an error or a null": "cell error",
 }
 
 
@@ -54,6 +55,10 @@ def found(*texts: str) -> dict[str, str]:
         ("\u0440aypal", "look-alikes", "\u0440aypal"),
         ("\u0391pple", "look-alikes", "\u0391pple"),
         ("ðə bˈoʊt lˈɛft", "phonetic", "ðə"),
+        ("#N/A", "cell error", "#N/A"),
+        ("#NAME?", "cell error", "#NAME?"),
+        ("NaN", "cell error", "NaN"),
+        (" null ", "cell error", " null "),
     ],
 )
 def test_what_is_noted_with_an_example(text: str, kind: str, example: str) -> None:

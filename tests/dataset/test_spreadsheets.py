@@ -162,7 +162,7 @@ def test_a_mapped_name_finds_the_separator(read: ReadRows) -> None:
     [
         ("T.csv", "Near it is .*t.csv"),
         ("t.tsv", "Near it is .*t.csv"),
-        ("A text to be spoken.", "as a .txt file with one a line"),
+        ("A text to be spoken.", "a .txt file with one a line"),
         ("sheet.xlsx", "Export the sheet as CSV"),
         ("\x1b[31mred.csv", r"\\x1b\[31mred"),
     ],

@@ -110,11 +110,6 @@ def test_half_a_surrogate_pair_fails_where_it_is_spoken(read: ReadRows) -> None:
     assert rows[2].text == "🙂c"
 
 
-def test_a_json_array_is_refused_with_a_hint(read: ReadRows) -> None:
-    with pytest.raises(UsageError, match="one object a line"):
-        read.written("t.json", '[{"text": "a"}]')
-
-
 def test_b44_a_stray_quotation_mark_swallows_nothing(read: ReadRows) -> None:
     pipe = read.written("t.txt", 'u1|"Wait, he said\nu2|plain\nu3|it cost 5" more\n')
     tabs = read.written("t.tsv", 'id\ttext\nu1\t"Wait, he said\nu2\tplain\nu3\tit cost 5" more\n')

@@ -17,7 +17,7 @@ from tts_batch.engine.request import Engine, Reference, SpeechRequest, SpeechRes
 from tts_batch.errors import REASONS, ExitStatus
 from tts_batch.export.job import FORMATS
 from tts_batch.ipc.messages import CheckLimits
-from tts_batch.run.row_tasks import NEW_SEED_HELPS
+from tts_batch.run.row_requests import NEW_SEED_HELPS
 from tts_batch.store.schema import FAILURES_SCHEMA, SCHEMA
 
 README = ROOT / "README.md"

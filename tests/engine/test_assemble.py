@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,13 +14,14 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.tiny_stages import tiny_stages
 from tts_batch.engine import assemble
-from tts_batch.engine.assemble import code2wav_graphs, decode_pool, decoder_for
+from tts_batch.engine.assemble import code2wav_graphs, decode_pool, decoder_for, require_memory, sizes_for
 from tts_batch.engine.code2wav.decode_pool import PoolLimits
 from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs
 from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.devices import Platform
+from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.generation import generate
 from tts_batch.engine.kernels import backend
 from tts_batch.engine.meter import Meter
@@ -27,6 +30,7 @@ from tts_batch.engine.profiles import load_profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.voices import references
 from tts_batch.engine.voices.encoder import ALONE
+from tts_batch.model.config import CodecConfig, ModelConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 PROFILE = load_profile("throughput", "cuda")
@@ -112,7 +116,6 @@ def test_code2wav_has_graphs_for_chunks(exact: torch.nn.Module, context: int | N
 )
 def test_only_chunks_of_the_fast_codec_are_replayed(
     tiny_model: Callable[[str], Qwen3TTS],
-    monkeypatch: pytest.MonkeyPatch,
     mode: str,
     knobs: dict[str, bool],
     settings: dict[str, bool],
@@ -120,13 +123,12 @@ def test_only_chunks_of_the_fast_codec_are_replayed(
 ) -> None:
     model = tiny_model("base")
     fast = FastCodecDecoder(model.speech_tokenizer.decoder)
-    monkeypatch.setattr(assemble, "decoder_for", lambda *_: fast)  # as on CUDA
     config = EngineConfig(model="", code2wav_mode=mode, **settings)
     platform, profile = replace(BF16_CUDA, device=torch.device("cpu")), replace(PROFILE, **knobs)
-    pool = decode_pool(model, platform, profile, config, Meter())
+    pool = decode_pool(fast, platform, profile, config, Meter())
     assert isinstance(pool.graphs, Code2WavGraphs if captures else type(None))
-    monkeypatch.undo()
-    assert decode_pool(model, platform, profile, config, Meter()).graphs is None, "the exact codec's"
+    exact = ExactDecoder(model.speech_tokenizer.decoder)
+    assert decode_pool(exact, platform, profile, config, Meter()).graphs is None, "the exact codec's"
 
 
 def test_all_optimisations_off_the_clips_are_the_same(open_tiny: Callable[..., NativeEngine]) -> None:
@@ -180,3 +182,38 @@ def test_eager_leaves_kernels_and_graphs_out(monkeypatch: pytest.MonkeyPatch, ea
     engine.close()
     assert seen == {not eager}
     assert runner.settings.cuda_graph == (not eager)
+
+
+def test_an_engine_on_a_card_is_sized_by_its_free_memory(
+    tiny_model: Callable[[str], Qwen3TTS], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, config = tiny_model("base"), EngineConfig(model="", max_frames=1_000)
+    decode = ExactDecoder(model.speech_tokenizer.decoder)
+    monkeypatch.setattr(assemble, "describe_card", lambda device: "cuda:0 (a card)")
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: 100 * 2**30)
+    caplog.set_level("INFO")
+    large = sizes_for(model, BF16_CUDA, PROFILE, config, decode)
+    assert large is not None
+    assert large.max_num_seqs == PROFILE.max_num_seqs
+    assert f"100.0 GiB free beside the weights on cuda:0 (a card): {PROFILE.max_num_seqs} rows" in caplog.text
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: 0.1 * 2**30)
+    with pytest.raises(EngineConfigError, match=r"\(a card\), with.* has 0\.1 GiB.*GiB are needed.*--max-num-seqs"):
+        sizes_for(model, BF16_CUDA, PROFILE, config, decode)
+    assert sizes_for(model, replace(BF16_CUDA, device=torch.device("cpu")), PROFILE, config, decode) is None
+
+
+@pytest.mark.parametrize(("shape", "least_gib"), [("base_1b7", 5.5), ("base_0b6", 3.6)])
+def test_a_card_without_room_for_a_released_model_is_refused_before_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, shape: str, least_gib: float
+) -> None:
+    folder = files("tts_batch.model") / "released"
+    model = ModelConfig.from_json(json.loads((folder / f"{shape}.json").read_text()))
+    codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
+    config = EngineConfig(model="", max_frames=1_000)
+    monkeypatch.setattr(assemble, "describe_card", lambda device: "cuda:0 (a card)")
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: (least_gib + 0.3) * 2**30)
+    require_memory(model, codec, BF16_CUDA, config)
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: (least_gib - 0.3) * 2**30)
+    with pytest.raises(EngineConfigError, match=r"a card\) has .* GiB of free memory, and at least .*a 0\.6B model"):
+        require_memory(model, codec, BF16_CUDA, config)
+    require_memory(model, codec, replace(BF16_CUDA, device=torch.device("cpu")), config)

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from typing import ClassVar
 
 import pytest
@@ -428,6 +429,20 @@ def test_requests_that_take_long_to_load_do_not_hold_up_the_others(monkeypatch: 
     results = run_scripted([ask(n, max_frames=9) for n in "abcdef"], runner, preparer=Watched())
     assert len(results) == 6
     assert steps_before == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_references_of_the_next_requests_are_loaded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_loop, "BURST", 2)
+    monkeypatch.setattr(compute_loop, "LOAD_AHEAD", 3)
+    ahead: list[str] = []
+
+    class Watched(ScriptedPreparer):
+        def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
+            ahead.append("".join(request.request_id for request in requests))
+
+    run_scripted([ask(name) for name in "abcdef"], ScriptedRunner(12), preparer=Watched())
+    assert [names for names in ahead if names] == ["abc", "cde", "ef"]
 
 
 @pytest.mark.usefixtures("patient")

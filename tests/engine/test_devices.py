@@ -26,8 +26,19 @@ def test_a_card_without_bfloat16_computes_in_float32_unless_told(
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert resolve_platform(EngineConfig(model="", device="cuda", dtype=asked)).dtype == dtype
 
 
 def test_a_cpu_computes_in_float32() -> None:
     assert resolve_platform(EngineConfig(model="", device="cpu")).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("capability", "runner"), [((7, 5), "v1"), ((8, 0), "v2"), ((12, 0), "v2")])
+def test_cards_without_kernels_take_runner_v1(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], runner: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: capability >= (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_platform(EngineConfig(model="", device="cuda")).runner == runner

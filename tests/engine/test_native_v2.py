@@ -73,7 +73,7 @@ def test_aborted_in_every_state() -> None:
     stages = tiny_stages(runner="v2", max_num_seqs=3, options=waits)
     runner, code2wav = stages.runner, stages.code2wav
     names = ["survivor", "decoding", "first frame", "code2wav", "delivery", "queued"]
-    frames = {"survivor": 30, "code2wav": 2, "delivery": 2}
+    frames = {"survivor": 30, "code2wav": 2, "delivery": 2, "queued": 1}  # the longest start first
     requests = [ask(name, max_frames=frames.get(name, 90), seed=i, sampling=ENDLESS) for i, name in enumerate(names)]
     aborted_at: dict[str, int] = {}
     step = runner.step

@@ -70,6 +70,7 @@ def test_colocated_is_one_device() -> None:
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:2", "cuda:-1", "cuda:x"])
 def test_the_second_device_is_one_beside_the_first(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     config = EngineConfig(model="", device="cuda", dtype="bfloat16", placement="split")

@@ -6,22 +6,21 @@ import pickle
 
 import pytest
 
-from tests.run.support import make_task
-from tts_batch.ipc.messages import CheckLimits, ClipTask, NoMoreRows, RowEnd, RowsProgress, StopWorker
+from tests.run.support import make_request
+from tts_batch.ipc.messages import ActiveRow, CheckLimits, NoMoreRows, RowsProgress, StopWorker, ended_rows
 from tts_batch.records import Failure
 from tts_batch.store.journal import Outcome
 
 
 def test_a_row_adds_up_its_pieces() -> None:
-    row = make_task("a", num_pieces=3, max_frames=50)
+    row = make_request("a", num_pieces=3, max_frames=50)
     assert (row.is_split, row.max_frames, row.expected_s) == (True, 150, 3.0)
-    assert not make_task("a").is_split
+    assert not make_request("a").is_split
 
 
 def test_a_line_of_the_journal_says_how_a_row_ended() -> None:
-    ok = Outcome("a", "f", "i", "ok", duration_s=1.5)
-    assert RowEnd.of(ok) == RowEnd("a", "ok", 1.5)
-    assert RowEnd.of(Outcome("b", "f", "i", "failed", reason="stalled")) == RowEnd("b", "failed", 0.0)
+    lines = [Outcome("a", "f", "i", "ok", duration_s=1.5), Outcome("b", "f", "i", "failed", reason="stalled")]
+    assert ended_rows(lines) == {"a": 1.5, "b": None}
 
 
 def test_limits_are_the_defaults_changed_by_what_is_given() -> None:
@@ -33,14 +32,17 @@ def test_limits_are_the_defaults_changed_by_what_is_given() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [NoMoreRows(), StopWorker(3.0), RowsProgress(("a",), (RowEnd("b", "ok", 1.0),)), Failure("stalled", "It.")],
+    [NoMoreRows(), StopWorker(3.0), RowsProgress(("a",), {"b": 1.0, "c": None}), Failure("stalled", "It.")],
 )
 def test_messages_arrive_equal(message: object) -> None:
     assert pickle.loads(pickle.dumps(message)) == message
 
 
-def test_a_task_arrives_whole() -> None:
-    task = ClipTask(make_task("a", num_pieces=2, attempts=2), (), 1, failure=Failure("stalled", "It."))
-    arrived = pickle.loads(pickle.dumps(task))
-    assert (arrived.row.pieces, arrived.row.sampling) == (task.row.pieces, task.row.sampling)
-    assert (arrived.failure, arrived.num_attempts) == (task.failure, 1)
+def test_a_row_arrives_whole() -> None:
+    row = ActiveRow(make_request("a", num_pieces=2, attempts=2))
+    row.pieces[0].begin_attempt(row.request)
+    row.fail(Failure("stalled", "It."), 1)
+    arrived = pickle.loads(pickle.dumps(row))
+    assert (arrived.request.pieces, arrived.request.sampling) == (row.request.pieces, row.request.sampling)
+    assert (arrived.failure, arrived.failed_piece, arrived.num_attempts) == (row.failure, 1, 1)
+    assert [piece.num_attempts for piece in arrived.pieces] == [1, 0]

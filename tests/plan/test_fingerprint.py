@@ -40,7 +40,7 @@ def fingerprint(planner: Planner, row: dict[str, Any], **options: Any) -> str:
         ({}, {"greedy": True}),
         ({}, {"max_frames": 50}),
         ({}, {"dtype": "bfloat16"}),
-        ({}, {"engine": "package.module:factory"}),
+        ({}, {"engine": "tests.fake_engine:create"}),
         ({}, {"runner": "v2"}),
         ({}, {"model": "tiny"}),
         ({}, {"trim": True}),

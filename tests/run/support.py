@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from tts_batch.config import JobConfig
-from tts_batch.engine.request import SamplingParams
-from tts_batch.ipc.messages import PieceTask, RowTask
+from tts_batch.engine.request import SamplingParams, SpeechResult
+from tts_batch.ipc.messages import ActiveRow, PieceRequest, RowRequest
+from tts_batch.run.row_requests import piece_id
 from tts_batch.store.journal import list_segments, read_outcomes
-from tts_batch.worker.pieces import piece_id
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "tests.fake_engine:create"
@@ -42,10 +42,10 @@ def make_config(folder: Path, rows: int | Iterable[Mapping[str, Any]] = 12, **op
     return JobConfig.model_validate({"data": (str(table),), "out": folder / "out", **defaults, **options})
 
 
-def make_task(row_id: str, num_pieces: int = 1, attempts: int = 1, max_frames: int = 50) -> RowTask:
+def make_request(row_id: str, num_pieces: int = 1, attempts: int = 1, max_frames: int = 50) -> RowRequest:
     """A row of a built-in voice, as a worker gets it; seeds count from 100 for each piece."""
     pieces = [
-        PieceTask(
+        PieceRequest(
             request_id=row_id if num_pieces == 1 else piece_id(row_id, number),
             text="Some words.",
             max_frames=max_frames,
@@ -54,7 +54,15 @@ def make_task(row_id: str, num_pieces: int = 1, attempts: int = 1, max_frames: i
         )
         for number in range(num_pieces)
     ]
-    return RowTask(row_id, "custom_voice", tuple(pieces), SamplingParams(), "f", "i", speaker="vivian")
+    return RowRequest(row_id, "custom_voice", tuple(pieces), SamplingParams(), "f", "i", speaker="vivian")
+
+
+def make_active(request: RowRequest, *results: SpeechResult | None, attempt: int = 1) -> ActiveRow:
+    """The row as a clip process gets it, with the results of an attempt, counted from 1, at each of its pieces."""
+    row = ActiveRow(request, state="finishing")
+    for piece, result in zip(row.pieces, results, strict=True):
+        piece.num_attempts, piece.result = attempt, result
+    return row
 
 
 def read_manifest(out: Path) -> list[dict[str, Any]]:
@@ -105,7 +113,7 @@ def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def processes_of(out: Path) -> list[int]:
-    """The processes whose environment or command line names the run folder's journal: its workers and theirs."""
+    """The processes that have a file of the run folder's journal open: its workers and theirs."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
@@ -113,6 +121,7 @@ def processes_of(out: Path) -> list[int]:
                 files = [os.readlink(link) for link in (process / "fd").iterdir()]
             except OSError:
                 continue
+            files = [file for file in files if not file.endswith("(deleted)")]  # the parent's, of the planned rows
             if any(file.startswith(str(out.resolve() / "journal")) for file in files):
                 found.append(int(process.name))
     return found

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.run.support import make_task
-from tts_batch.run.dispatch import MESSAGE_ROWS, AssignedRows, Dispatch, DispatchedRow, find_room
+from tests.run.support import make_request
+from tts_batch.ipc.messages import RowRequest
+from tts_batch.run.dispatch import MESSAGE_ROWS, AssignedRows, Dispatch, find_room
 
 
-def make_dispatched(count: int) -> list[DispatchedRow]:
-    return [DispatchedRow(make_task(f"r{n}")) for n in range(count)]
+def make_requests(count: int) -> list[RowRequest]:
+    return [make_request(f"r{n}") for n in range(count)]
 
 
 def begin_oldest(assigned: AssignedRows) -> None:
@@ -28,7 +29,7 @@ def begin_oldest(assigned: AssignedRows) -> None:
     choices=st.data(),
 )
 def test_every_row_ends_once(num_rows: int, poison: set[int], batch: int, workers: int, choices: st.DataObject) -> None:
-    dispatch = Dispatch(iter(make_dispatched(num_rows)))
+    dispatch = Dispatch(iter(make_requests(num_rows)))
     all_assigned = [AssignedRows() for _ in range(workers)]
     ended: list[str] = []
     failed: list[str] = []
@@ -54,20 +55,20 @@ def test_every_row_ends_once(num_rows: int, poison: set[int], batch: int, worker
 
 
 def test_rows_that_the_engine_has_not_begun_only_come_back() -> None:
-    dispatch = Dispatch(iter(make_dispatched(3)))
+    dispatch = Dispatch(iter(make_requests(3)))
     assigned = AssignedRows()
     for _ in range(3):
         dispatch.take(assigned)
     begin_oldest(assigned)
     assert dispatch.reclaim(assigned) is None
     rows = [dispatch.take(assigned) for _ in range(3)]
-    assert [(row.id, row.deaths) for row in rows if row] == [("r0", 1), ("r1", 0), ("r2", 0)]
+    assert [(row.id, dispatch.deaths[row.id]) for row in rows if row] == [("r0", 1), ("r1", 0), ("r2", 0)]
 
 
 def test_a_suspect_runs_alone_and_last() -> None:
-    first, second = make_dispatched(2)
-    first.deaths = 1
+    first, second = make_requests(2)
     dispatch = Dispatch(iter([first, second]))
+    dispatch.deaths[first.id] = 1
     assigned, other = AssignedRows(), AssignedRows()
     for _ in range(2):
         dispatch.take(assigned)
@@ -80,9 +81,9 @@ def test_a_suspect_runs_alone_and_last() -> None:
 
 
 def test_nothing_comes_to_a_suspect_though_other_rows_come_back() -> None:
-    suspect, lost = make_dispatched(2)
-    suspect.deaths = 2
+    suspect, lost = make_requests(2)
     dispatch = Dispatch(iter([suspect, lost]))
+    dispatch.deaths[suspect.id] = 2
     alone, other = AssignedRows(), AssignedRows()
     assert dispatch.take(alone) is suspect
     assert dispatch.take(other) is lost
@@ -94,7 +95,7 @@ def test_nothing_comes_to_a_suspect_though_other_rows_come_back() -> None:
 
 
 def test_drop_leaves_nothing_to_assign() -> None:
-    dispatch = Dispatch(iter(make_dispatched(3)))
+    dispatch = Dispatch(iter(make_requests(3)))
     assigned = AssignedRows()
     dispatch.take(assigned)
     dispatch.drop()
@@ -105,7 +106,7 @@ def test_drop_leaves_nothing_to_assign() -> None:
 
 def finish_time(num_rows: int, speeds: list[float], batch: int, opened: list[float], most: int = 2_048) -> float:
     """How long workers take that begin up to `batch` rows as they can, and make `speeds` rows in a unit of time."""
-    dispatch = Dispatch(iter(make_dispatched(num_rows)))
+    dispatch = Dispatch(iter(make_requests(num_rows)))
     dispatch.read_ahead(num_rows)
     all_assigned = [AssignedRows() for _ in speeds]
     done, now, step = [0.0] * len(speeds), 0.0, 0.25

@@ -22,11 +22,12 @@ import soundfile
 from tests.run.support import journalled, make_config, make_rows, processes_of, read_manifest, snapshot
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.ipc.messages import RowRequest
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run import job, worker_process
-from tts_batch.run.dispatch import DispatchedRow
 from tts_batch.run.job import Limits, read_status, run_job
+from tts_batch.run.row_requests import row_request
 from tts_batch.store.clips import clip_path
 from tts_batch.store.manifest import Totals, write_manifests
 
@@ -357,6 +358,30 @@ def test_failed_audio_is_kept_when_asked_for(tmp_path: Path, fake: Fake) -> None
     assert soundfile.info(next(config.out.glob("quarantine/*/row-2.2.wav"))).frames > 0
 
 
+def test_a_clip_that_cannot_be_encoded_fails_alone(tmp_path: Path, fake: Fake) -> None:
+    fake(faults={"row-1": "odd_rate"}, calls=str(tmp_path / "calls"))
+    config = make_config(tmp_path, 6, format="opus", attempts=2)
+    assert run_job(config).ok == 5
+    failed = next(row for row in read_manifest(config.out) if row["status"] == "failed")
+    assert (failed["id"], failed["reason"]) == ("row-1", "write_failed")
+    assert "22050 Hz" in failed["message"]
+    assert len((tmp_path / "calls").read_text().splitlines()) == 6, "a row was made again"
+
+
+def test_an_engine_of_one_s_own_needs_no_checkpoint(tmp_path: Path, fake: Fake) -> None:
+    fake()
+    rows = [
+        {"text": "One."},
+        {"text": "Two.", "speaker": "anyone"},
+        {"text": "Three.", "instruct": "softly"},
+    ]
+    config = make_config(tmp_path, rows, model=None)
+    assert run_job(config).ok == 3
+    first, second, third = read_manifest(config.out)
+    assert [row["task"] for row in (first, second, third)] == ["custom_voice", "custom_voice", "voice_design"]
+    assert first["model"] == "tests.fake_engine:create"
+
+
 def test_an_engine_that_cannot_start_ends_the_run(tmp_path: Path, fake: Fake) -> None:
     fake(fail_start="no such device here")
     config = make_config(tmp_path)
@@ -517,10 +542,10 @@ def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkey
     )
     pq.write_table(table, tmp_path / "clone.parquet")
     config = make_config(tmp_path, data=(str(tmp_path / "clone.parquet"),))
-    under_way: list[DispatchedRow] = []
-    monkeypatch.setattr(job, "DispatchedRow", lambda *args: under_way.append(DispatchedRow(*args)) or under_way[-1])
+    under_way: list[RowRequest] = []
+    monkeypatch.setattr(job, "row_request", lambda *args: under_way.append(row_request(*args)) or under_way[-1])
     assert run_job(config).ok == 2
-    assert [len(pickle.dumps(row.task)) < 2_000 for row in under_way] == [True, True], "recordings stay in the spool"
+    assert [len(pickle.dumps(row)) < 2_000 for row in under_way] == [True, True], "recordings stay in the spool"
     assert all(row["ref_audio"].startswith("sha256:") for row in read_manifest(config.out))
     assert not (config.out / "journal" / "references").exists()
 

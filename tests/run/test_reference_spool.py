@@ -14,7 +14,6 @@ from tts_batch.errors import RowError
 from tts_batch.records import RefAudio
 from tts_batch.run import reference_spool
 from tts_batch.run.reference_spool import ReferenceSpool
-from tts_batch.worker.references import engine_reference
 
 TONE = (0.3 * np.sin(np.arange(48_000) / 10)).astype(np.float32)
 
@@ -35,8 +34,7 @@ def test_every_form_arrives(tmp_path: Path) -> None:
         RefAudio(array=TONE, sampling_rate_hz=24_000, label="sha256:2"),
     ]
     for number, form in enumerate(forms):
-        reference = engine_reference(spool.pin(f"key{number}", form, "words"))
-        assert reference is not None
+        reference = spool.pin(f"row{number}", f"key{number}", form, "words")
         assert (reference.key, reference.text) == (f"key{number}", "words")
         assert np.array_equal(reference.load(), TONE)
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["key1", "key2"]  # a path is not copied
@@ -50,8 +48,7 @@ def test_every_form_arrives(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_gone_is_the_reference_s_failure_and_may_come_back(tmp_path: Path, form: RefAudio) -> None:
     spool = ReferenceSpool(tmp_path / "spool")
-    reference = engine_reference(spool.pin("key", form, None))
-    assert reference is not None
+    reference = spool.pin("row", "key", form, None)
     spool.remove()
     with pytest.raises(RowError, match=r"sha256:.* cannot be read from .*: No such file") as caught:
         reference.load()
@@ -60,33 +57,35 @@ def test_a_file_that_is_gone_is_the_reference_s_failure_and_may_come_back(tmp_pa
 
 def test_what_another_run_has_left_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
-    reference = engine_reference(ReferenceSpool(tmp_path).pin("key", RefAudio(data=wav_bytes(), label="x"), None))
-    assert reference is not None
+    reference = ReferenceSpool(tmp_path).pin("row", "key", RefAudio(data=wav_bytes(), label="x"), None)
     assert np.array_equal(reference.load(), TONE)
 
 
 def test_a_file_stays_while_a_row_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_spool, "MAX_SPOOLED", 2)
     spool = ReferenceSpool(tmp_path)
-    a, b, c, _ = (spool.pin(key, RefAudio(data=b"x", label=key), None) for key in ("a", "b", "c", "a"))
-    for file in (a, b, c):
-        spool.release(file)
+    for row_id, key in (("1", "a"), ("2", "b"), ("3", "c"), ("4", "a")):
+        spool.pin(row_id, key, RefAudio(data=b"x", label=key), None)
+    for row_id in ("1", "2", "3"):
+        spool.release(row_id)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]  # b was idle and the oldest
-    spool.pin("d", RefAudio(data=b"x", label="d"), None)
-    spool.release(spool.pin("a", RefAudio(path="/voice.wav"), None))  # the same content elsewhere: a is still needed
-    spool.release(None)
+    spool.pin("5", "d", RefAudio(data=b"x", label="d"), None)
+    spool.pin("6", "a", RefAudio(path="/voice.wav"), None)
+    spool.release("6")  # the same content elsewhere: a is still needed
+    spool.release("no reference")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
-    spool.release(a)
+    spool.release("4")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
 
 
 def test_a_release_costs_the_same_however_many_rows_are_under_way(tmp_path: Path) -> None:
     spool = ReferenceSpool(tmp_path)
-    files = [spool.pin(f"key{number}", RefAudio(data=b"x", label=""), None) for number in range(10_000)]
+    for number in range(10_000):
+        spool.pin(f"row{number}", f"key{number}", RefAudio(data=b"x", label=""), None)
     seconds = []
-    for part in (files[:500], files[-500:]):
-        for file in part:
+    for part in (range(500), range(9_500, 10_000)):
+        for number in part:
             started = time.perf_counter()
-            spool.release(file)
+            spool.release(f"row{number}")
             seconds.append(time.perf_counter() - started)
     assert np.median(seconds) < 0.2e-3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tts_batch.ipc.messages import Deadlines
-from tts_batch.worker.answers import PendingRequests
+from tts_batch.worker.row_maker import PendingRequests
 
 
 class Clock:

@@ -11,36 +11,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.run.support import make_task
-from tts_batch.engine.request import SpeechResult
-from tts_batch.ipc.messages import (
-    ClipRules,
-    ClipTask,
-    EngineLabels,
-    PieceResult,
-    ReferenceFile,
-    RetryPieces,
-    RowEnd,
-    SegmentNames,
-)
-from tts_batch.records import Failure
+from tests.run.support import make_active, make_request
+from tts_batch.dataset.audio import load_reference
+from tts_batch.engine.request import Reference, SpeechResult
+from tts_batch.ipc.messages import ActiveRow, ClipRules, EngineLabels, RetryPieces, SegmentNames
+from tts_batch.records import Failure, RefAudio
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_outcomes
 from tts_batch.worker import clip_pool
 from tts_batch.worker.clip_pool import ClipPool, ClipProcessError
-from tts_batch.worker.writer import FILE_THREADS
+from tts_batch.worker.clip_process import FILE_THREADS
 
 
-def make_clip(row_id: str, finish_reason: str = "stop", reference: ReferenceFile | None = None) -> ClipTask:
-    task = replace(make_task(row_id, attempts=2), reference=reference)
+def make_clip(row_id: str, finish_reason: str = "stop", reference: Reference | None = None) -> ActiveRow:
     tone = (0.3 * np.sin(np.arange(24_000) / 10)).astype(np.float32)
     result = SpeechResult(row_id, tone, 24_000, None, 12, finish_reason, finish_reason == "stop")
-    return ClipTask(task, (PieceResult(0, 1, 100, False, result),), num_attempts=1)
+    return make_active(replace(make_request(row_id, attempts=2), reference=reference), result)
+
+
+def voice(key: str) -> Reference:
+    return Reference(key, partial(load_reference, RefAudio(path="/none.wav", label="none.wav")))
 
 
 class Poison(dict[str, str]):
@@ -50,10 +46,10 @@ class Poison(dict[str, str]):
         return os._exit, (1,)
 
 
-def poison_clip(row_id: str) -> ClipTask:
+def poison_clip(row_id: str) -> ActiveRow:
     clip = make_clip(row_id)
-    (piece,) = clip.results
-    return replace(clip, results=(replace(piece, result=replace(piece.result, effective=Poison())),))
+    clip.pieces[0].result = replace(clip.results[0], effective=Poison())
+    return clip
 
 
 class Pool:
@@ -67,7 +63,7 @@ class Pool:
         self.clips = ClipPool(out, names, max_processes, self._kept_open.fileno())
         self.clips.open(ClipRules(), EngineLabels(model="some", runner="v2"))
         self.retries: list[RetryPieces] = []
-        self.ended: list[RowEnd] = []
+        self.ended: list[tuple[str, float | None]] = []  # id, and seconds of audio
 
     def take_answers(self, timeout_s: float = 0.5) -> None:
         with selectors.DefaultSelector() as selector:
@@ -78,7 +74,7 @@ class Pool:
                     if isinstance(answer, RetryPieces):
                         self.retries.append(answer)
                     else:
-                        self.ended.append(answer)
+                        self.ended.extend(answer.ended.items())
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -114,8 +110,7 @@ def test_clips_are_written_and_recorded(pool: Pool) -> None:
         pool.clips.put(make_clip(name))
     pool.clips.put(make_clip("again", "length"))
     pool.finish()
-    assert {row.id: row.status for row in pool.ended} == {"a": "ok", "b": "ok"}
-    assert [row.audio_s for row in pool.ended] == [1.0, 1.0]
+    assert dict(pool.ended) == {"a": 1.0, "b": 1.0}
     assert [(retry.row_id, retry.pieces) for retry in pool.retries] == [("again", (0,))]
     assert {line.id: (line.model, line.runner) for line in pool.lines} == {"a": ("some", "v2"), "b": ("some", "v2")}
     assert (pool.out / clip_path("a")).stat().st_size == 44 + 2 * 24_000
@@ -130,7 +125,7 @@ def test_a_killed_process_loses_nothing_and_nothing_is_recorded_twice(pool: Pool
     for name in names[30:]:
         pool.clips.put(make_clip(name))
     pool.finish()
-    assert Counter(row.id for row in pool.ended) == Counter(names)
+    assert Counter(row_id for row_id, _ in pool.ended) == Counter(names)
     assert Counter(line.id for line in pool.lines) == Counter(names)
     assert len(list_segments(pool.out / "journal")) == 2
 
@@ -143,8 +138,8 @@ def test_a_clip_that_ends_every_process_fails_and_the_others_do_not(pool: Pool, 
     for name in neighbours[2:]:
         pool.clips.put(make_clip(name))
     pool.finish()
-    assert Counter(row.id for row in pool.ended) == Counter([*neighbours, "poison"])
-    assert {row.id: row.status for row in pool.ended} == dict.fromkeys(neighbours, "ok") | {"poison": "failed"}
+    assert Counter(row_id for row_id, _ in pool.ended) == Counter([*neighbours, "poison"])
+    assert dict(pool.ended) == dict.fromkeys(neighbours, 1.0) | {"poison": None}
     assert Counter(line.id for line in pool.lines) == Counter([*neighbours, "poison"])
     (line,) = (line for line in pool.lines if line.id == "poison")
     message = "3 clip processes ended while they had this clip and no other."
@@ -165,7 +160,7 @@ def test_a_clip_under_suspicion_stays_alone_while_others_come(pool: Pool) -> Non
 
     pool.wait_until(put_another)
     pool.finish()
-    assert {row.id: row.status for row in pool.ended} == dict.fromkeys(names, "ok") | {"poison": "failed"}
+    assert dict(pool.ended) == dict.fromkeys(names, 1.0) | {"poison": None}
     assert len(pool.ended) == len(names) + 1 > 1
     assert len(list_segments(pool.out / "journal")) == 4
 
@@ -174,8 +169,7 @@ def test_two_clips_that_end_every_process_fail_each(pool: Pool) -> None:
     for name in ("poison1", "a", "poison2", "b"):
         pool.clips.put(poison_clip(name) if name.startswith("poison") else make_clip(name))
     pool.finish()
-    status = {"poison1": "failed", "poison2": "failed", "a": "ok", "b": "ok"}
-    assert {row.id: row.status for row in pool.ended} == status
+    assert dict(pool.ended) == {"poison1": None, "poison2": None, "a": 1.0, "b": 1.0}
     assert len(pool.ended) == len(pool.lines) == 4
 
 
@@ -187,8 +181,8 @@ def test_rows_that_a_dead_process_had_recorded_count_once(tmp_path: Path, fake: 
         pool.clips.put(make_clip(name))
     pool.finish()
     assert (tmp_path / "it-died").exists()
-    assert Counter(row.id for row in pool.ended) == Counter(line.id for line in pool.lines) == Counter("abc")
-    assert [row.audio_s for row in pool.ended] == [1.0] * 3
+    assert Counter(row_id for row_id, _ in pool.ended) == Counter(line.id for line in pool.lines) == Counter("abc")
+    assert [audio_s for _, audio_s in pool.ended] == [1.0] * 3
     pool.close()
 
 
@@ -221,9 +215,11 @@ def test_numpy_has_one_thread_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_row_that_has_failed_is_recorded(pool: Pool) -> None:
     failure = Failure("stalled", "The engine returned no result.")
-    pool.clips.put(replace(make_clip("a"), results=(), failure=failure))
+    row = make_clip("a")
+    row.fail(failure)
+    pool.clips.put(row)
     pool.finish()
-    assert [(row.id, row.status, row.audio_s) for row in pool.ended] == [("a", "failed", 0.0)]
+    assert pool.ended == [("a", None)]
     assert [(line.reason, line.message) for line in pool.lines] == [("stalled", failure.message)]
 
 
@@ -238,7 +234,7 @@ def test_what_is_under_way_is_recorded_when_it_is_closed(tmp_path: Path) -> None
 
 
 def test_further_processes_are_started_as_clips_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip_pool, "TASKS_PER_START", 8)
+    monkeypatch.setattr(clip_pool, "ROWS_PER_START", 8)
     pool = Pool(tmp_path, max_processes=3)
     numbers = []
     for number in range(32):
@@ -254,7 +250,7 @@ def test_a_voice_keeps_to_one_process_unless_another_has_far_less_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So each recording is read and prepared once."""
-    monkeypatch.setattr(clip_pool, "TASKS_PER_START", 1)
+    monkeypatch.setattr(clip_pool, "ROWS_PER_START", 1)
     pool = Pool(tmp_path, max_processes=3)
     for number in range(3):
         pool.clips.put(make_clip(f"without{number}"))
@@ -263,15 +259,13 @@ def test_a_voice_keeps_to_one_process_unless_another_has_far_less_to_do(
         for other in range(number % 3):  # so that another process has less to do
             pool.clips.put(make_clip(f"other{number}-{other}"))
         for name in ("x", "y"):
-            voice = ReferenceFile(name, "/none.wav", "path", "none.wav", None)
-            pool.clips.put(make_clip(f"{name}{number}", reference=voice))
+            pool.clips.put(make_clip(f"{name}{number}", reference=voice(name)))
         pool.finish()
     segments = [{line.id[0] for line in read_outcomes(path)} for path in list_segments(tmp_path / "journal")]
     for name in ("x", "y"):
         assert sum(name in voices for voices in segments) == 1
-    voice = ReferenceFile("x", "/none.wav", "path", "none.wav", None)
     for number in range(3 * clip_pool.MAX_BACKLOG):
-        pool.clips.put(make_clip(f"again{number}", reference=voice))
+        pool.clips.put(make_clip(f"again{number}", reference=voice("x")))
     most, *_, least = sorted((len(process.sent) for process in pool.clips.processes), reverse=True)
     assert 0 < least <= most <= least + clip_pool.MAX_BACKLOG + 1
     pool.finish()
@@ -279,7 +273,7 @@ def test_a_voice_keeps_to_one_process_unless_another_has_far_less_to_do(
 
 
 def test_it_is_full_while_too_much_is_not_recorded(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip_pool, "MAX_TASKS", 3)
+    monkeypatch.setattr(clip_pool, "MAX_ROWS", 3)
     for name in ("a", "b"):
         pool.clips.put(make_clip(name))
     assert not pool.clips.is_full
@@ -287,7 +281,7 @@ def test_it_is_full_while_too_much_is_not_recorded(pool: Pool, monkeypatch: pyte
     assert pool.clips.is_full
     pool.finish()
     assert not pool.clips.is_full
-    monkeypatch.setattr(clip_pool, "MAX_TASK_BYTES", 100)
+    monkeypatch.setattr(clip_pool, "MAX_BYTES", 100)
     pool.clips.put(make_clip("d"))
     assert pool.clips.is_full
     pool.finish()

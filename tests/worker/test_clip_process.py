@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,24 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.run.support import make_task, wait_until
-from tts_batch.engine.request import SpeechResult
+from tests.run.support import make_active, make_request, wait_until
+from tts_batch.dataset.audio import load_reference
+from tts_batch.engine.request import Reference, SpeechResult
 from tts_batch.ipc.messages import (
+    ActiveRow,
     ClipRules,
-    ClipTask,
     CloseWriter,
     CommitNow,
     EngineLabels,
     FromClipProcess,
     OpenWriter,
-    PieceResult,
-    ReferenceFile,
     RetryPieces,
     RowsRecorded,
     ToClipProcess,
     WorkerFailed,
 )
 from tts_batch.ipc.transport import Channel
+from tts_batch.records import RefAudio
 from tts_batch.store.clips import clip_path, quarantine_path
 from tts_batch.store.journal import Outcome, read_outcomes
 
@@ -70,8 +71,7 @@ class Process:
         while left:
             message = self.receive()
             assert isinstance(message, RowsRecorded)
-            for row in message.rows:
-                left.remove(row.id)
+            left -= message.ended.keys()
 
     @property
     def lines(self) -> dict[str, Outcome]:
@@ -90,9 +90,13 @@ def process(tmp_path: Path) -> Iterator[Process]:
     started.end()
 
 
-def clip(row_id: str, audio: np.ndarray = TONE, **row: Any) -> ClipTask:
+def clip(row_id: str, audio: np.ndarray = TONE, **columns: Any) -> ActiveRow:
     result = SpeechResult(row_id, audio, RATE_HZ, np.ones((12, 16), np.int64), 12, "stop", True)
-    return ClipTask(replace(make_task(row_id, attempts=2), **row), (PieceResult(0, 1, 100, False, result),), 1)
+    return make_active(replace(make_request(row_id, attempts=2), **columns), result)
+
+
+def voice(key: str, path: Path) -> Reference:
+    return Reference(key, partial(load_reference, RefAudio(path=str(path), label=path.name)), "Words.")
 
 
 def test_answers_come_when_all_is_on_the_disk(process: Process) -> None:
@@ -102,14 +106,14 @@ def test_answers_come_when_all_is_on_the_disk(process: Process) -> None:
     while left:
         message = process.receive()
         assert isinstance(message, RowsRecorded)
-        for row in message.rows:
-            left.remove(row.id)
-            assert (row.status, row.audio_s) == ("ok", 1.0)
-            line = process.lines[row.id]
+        for row_id, audio_s in message.ended.items():
+            left.remove(row_id)
+            assert audio_s == 1.0
+            line = process.lines[row_id]
             assert (line.status, line.engine) == ("ok", "some")
-            audio, _ = soundfile.read(process.out / clip_path(row.id), dtype="float32")
+            audio, _ = soundfile.read(process.out / clip_path(row_id), dtype="float32")
             assert audio == pytest.approx(TONE, abs=1e-4)
-            assert np.load(process.out / clip_path(row.id, ".npy")).shape == (12, 16)
+            assert np.load(process.out / clip_path(row_id, ".npy")).shape == (12, 16)
 
 
 def test_a_failed_attempt_is_answered_at_once_and_recorded_nowhere(process: Process) -> None:
@@ -155,6 +159,17 @@ def test_it_ends_with_its_worker_and_records_nothing_more(tmp_path: Path, fake: 
     assert not list(tmp_path.glob("??/*")), "no file has a final name without a line"
 
 
+def test_an_exception_fails_its_row_and_no_other(process: Process) -> None:
+    process.open()
+    broken = clip("a")
+    broken.pieces[0].result = replace(broken.results[0], effective=None)  # type: ignore[arg-type]
+    process.send(broken, clip("b"), CommitNow())
+    process.recorded("a", "b")
+    assert (process.lines["a"].status, process.lines["a"].reason) == ("failed", "worker_crash")
+    assert process.lines["a"].message.startswith("Finishing its clip raised AttributeError")  # type: ignore[union-attr]
+    assert process.lines["b"].status == "ok"
+
+
 def test_signals_are_left_to_the_worker(process: Process) -> None:
     process.open()
     process.send(clip("a"), CommitNow())
@@ -167,11 +182,11 @@ def test_signals_are_left_to_the_worker(process: Process) -> None:
 
 def test_a_clip_that_begins_with_its_reference_fails(process: Process, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    voice = (0.2 * np.convolve(rng.standard_normal(3 * RATE_HZ), np.ones(8) / 8, "same")).astype(np.float32)
-    soundfile.write(tmp_path / "voice.wav", voice, RATE_HZ, subtype="FLOAT")
-    file = ReferenceFile("key", str(tmp_path / "voice.wav"), "path", "voice.wav", "Words.")
-    missing = ReferenceFile("other", str(tmp_path / "none.wav"), "path", "none.wav", "Words.")
-    leaked = np.concatenate([voice, TONE])
+    recording = (0.2 * np.convolve(rng.standard_normal(3 * RATE_HZ), np.ones(8) / 8, "same")).astype(np.float32)
+    soundfile.write(tmp_path / "voice.wav", recording, RATE_HZ, subtype="FLOAT")
+    file = voice("key", tmp_path / "voice.wav")
+    missing = voice("other", tmp_path / "none.wav")
+    leaked = np.concatenate([recording, TONE])
     limits = replace(ClipRules().limits, too_long_factor=None)
     process.open(ClipRules(limits=limits))
     process.send(clip("a", leaked, reference=file))

@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.run.support import make_task
+from tests.run.support import make_active, make_request
 from tts_batch.choices import Format
 from tts_batch.engine.request import SpeechResult
-from tts_batch.ipc.messages import ClipRules, ClipTask, EngineLabels, PieceResult
+from tts_batch.ipc.messages import ClipRules, EngineLabels
 from tts_batch.store.journal import Outcome
 from tts_batch.store.schema import FAILURES_SCHEMA, SCHEMA
-from tts_batch.worker.engine_results import check_result, is_device_broken, own_arrays
 from tts_batch.worker.finish import finish_clip
+from tts_batch.worker.references import Tails
+from tts_batch.worker.row_maker import check_result, is_device_broken, own_arrays
 
 GOOD = SpeechResult("a", np.ones(1_920, np.float32), 24_000, np.zeros((1, 16), np.int64), 1, "stop", True)
 
@@ -99,9 +100,8 @@ def test_whatever_a_result_holds_its_row_is_recorded(
 ) -> None:
     """It travels, is examined, encoded and journalled, and its record fits into the tables."""
     result = pickle.loads(pickle.dumps(own_arrays(check_result(result))))
-    task = ClipTask(make_task("a"), (PieceResult(0, 1, 100, True, result),), num_attempts=1)
     rules = ClipRules(trim_margin_s=margin_s, format=name, save_codes=True, keep_failed_audio=True)
-    outcome = finish_clip(task, rules, EngineLabels()).outcome
+    outcome = finish_clip(make_active(make_request("a"), result), rules, EngineLabels(), Tails()).outcome
     assert outcome is not None
     recorded = Outcome.from_line(outcome.to_line())
     assert (recorded.status == "ok") == (recorded.reason is None) == (recorded.audio is not None)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.run.support import make_task
-from tts_batch.engine.request import SpeechResult
-from tts_batch.ipc.messages import CheckLimits, ClipRules, ClipTask, EngineLabels, PieceResult
+from tests.run.support import make_active, make_request
+from tts_batch.engine.request import Reference, SpeechResult
+from tts_batch.ipc.messages import ActiveRow, CheckLimits, ClipRules, EngineLabels
 from tts_batch.records import Failure
 from tts_batch.store.clips import clip_path, digest_of, quarantine_path
 from tts_batch.store.journal import Outcome
 from tts_batch.worker.finish import FinishedClip, describe_codes, finish_clip
-from tts_batch.worker.sound import Tail
+from tts_batch.worker.references import Tails
 
 RATE_HZ = 24_000
 LABELS = EngineLabels(model="some", model_revision="r1", engine="native", runner="v2", dtype="bfloat16")
@@ -41,28 +41,23 @@ SILENT = replace(GOOD, audio=silence(1.0))
 NO_AUDIO = replace(GOOD, audio=None, codes=None, finish_reason="error", reason="ref_silent", error="It is silent.")
 
 
-def attempt(*results: SpeechResult | None, number: int = 1, attempts: int = 2, **row: Any) -> ClipTask:
+def attempt(*results: SpeechResult | None, number: int = 1, attempts: int = 2, **columns: Any) -> ActiveRow:
     """Every piece's `number`-th attempt of `attempts`; None: of a piece that the engine has not returned."""
-    task = replace(make_task("a", num_pieces=len(results), attempts=attempts), **row)
-    pieces = [
-        PieceResult(piece, number, task.pieces[piece].seeds[number - 1], number == attempts, result)
-        for piece, result in enumerate(results)
-        if result is not None
-    ]
-    return ClipTask(task, tuple(pieces), num_attempts=number)
+    request = replace(make_request("a", num_pieces=len(results), attempts=attempts), **columns)
+    return make_active(request, *results, attempt=number)
 
 
-def finish(task: ClipTask, rules: ClipRules | None = None, tail: Tail | None = None) -> FinishedClip:
-    """Finish a task; exactly one of outcome and retry comes of it."""
-    finished = finish_clip(task, rules or ClipRules(), LABELS, tail)
+def finish(row: ActiveRow, rules: ClipRules | None = None) -> FinishedClip:
+    """Finish an attempt; exactly one of outcome and retry comes of it."""
+    finished = finish_clip(row, rules or ClipRules(), LABELS, Tails())
     assert (finished.outcome is None) != (finished.retry is None)
     if finished.outcome is not None:
         assert Outcome.from_line(finished.outcome.to_line()).to_line() == finished.outcome.to_line()
     return finished
 
 
-def ended(task: ClipTask, rules: ClipRules | None = None, tail: Tail | None = None) -> Outcome:
-    outcome = finish(task, rules, tail).outcome
+def ended(row: ActiveRow, rules: ClipRules | None = None) -> Outcome:
+    outcome = finish(row, rules).outcome
     assert outcome is not None, "it is tried again"
     return outcome
 
@@ -145,7 +140,8 @@ def test_a_failed_attempt_is_followed_by_another_until_the_last(result: SpeechRe
     retry = finish(attempt(result)).retry
     assert retry is not None
     assert (retry.row_id, retry.pieces, reasons(retry.failed_attempts)) == ("a", (0,), [(None, 1, 100, reason)])
-    last = replace(attempt(result, number=2), failed_attempts=retry.failed_attempts)
+    last = attempt(result, number=2)
+    last.failed_attempts.extend(retry.failed_attempts)
     finished = finish(last)
     outcome = finished.outcome
     assert outcome is not None
@@ -159,7 +155,9 @@ def test_a_failed_attempt_is_followed_by_another_until_the_last(result: SpeechRe
 def test_a_good_attempt_keeps_the_records_of_those_before() -> None:
     retry = finish(attempt(LENGTH)).retry
     assert retry is not None
-    outcome = ended(replace(attempt(GOOD, number=2), failed_attempts=retry.failed_attempts))
+    last = attempt(GOOD, number=2)
+    last.failed_attempts.extend(retry.failed_attempts)
+    outcome = ended(last)
     assert (outcome.status, outcome.attempts, outcome.seed) == ("ok", 2, 101)
     assert reasons(outcome.failed_attempts) == [(None, 1, 100, "codec_budget_exhausted")]
 
@@ -180,10 +178,9 @@ def test_of_a_split_row_the_pieces_that_failed_are_tried_again() -> None:
 
 
 def test_a_split_row_fails_with_the_first_piece_that_may_not_be_tried_again() -> None:
-    task = attempt(SILENT, GOOD, LENGTH, None)
-    first, second, third = task.results
-    task = replace(task, results=(first, second, replace(third, attempt=2, seed=301, is_last_attempt=True)))
-    outcome = ended(replace(task, num_attempts=2))
+    row = attempt(SILENT, GOOD, LENGTH, None)
+    row.pieces[2].num_attempts = 2
+    outcome = ended(row)
     assert (outcome.reason, outcome.num_pieces) == ("codec_budget_exhausted", 4)
     assert str(outcome.message).startswith("Piece 3 of 4: No end of speech")
     assert (outcome.finish_reason, outcome.num_frames, outcome.attempts) == ("length", 50, 2)
@@ -216,8 +213,9 @@ def test_pieces_that_cannot_be_joined_are_the_engine_s_error() -> None:
 @pytest.mark.parametrize("num_attempts", [0, 1, 2])
 def test_a_row_that_has_failed_is_only_recorded(num_attempts: int) -> None:
     failure = Failure("time_limit", "It was not complete after 5 s.")
-    task = ClipTask(make_task("a", attempts=2), (), num_attempts, failure=failure)
-    finished = finish(task, KEPT)
+    row = attempt(GOOD, number=num_attempts)
+    row.fail(failure)
+    finished = finish(row, KEPT)
     outcome = finished.outcome
     assert outcome is not None
     assert (outcome.status, outcome.reason, outcome.message) == ("failed", "time_limit", failure.message)
@@ -230,10 +228,30 @@ def test_a_row_that_has_failed_is_only_recorded(num_attempts: int) -> None:
 
 def test_a_row_that_failed_in_a_piece_names_it() -> None:
     failure = Failure("stalled", "The engine returned no result.")
-    task = ClipTask(make_task("a", num_pieces=3), (), 1, failure=failure, failed_piece=1)
-    outcome = ended(task)
+    row = attempt(GOOD, None, None, attempts=1)
+    row.fail(failure, 1)
+    outcome = ended(row)
     assert outcome.message == "Piece 2 of 3: The engine returned no result."
     assert reasons(outcome.failed_attempts) == [(2, 1, 200, "stalled")]
+
+
+def test_an_exception_fails_the_row() -> None:
+    broken = replace(GOOD, effective=None)  # type: ignore[arg-type]
+    outcome = ended(attempt(broken))
+    assert (outcome.status, outcome.reason) == ("failed", "worker_crash")
+    assert str(outcome.message).startswith("Finishing its clip raised AttributeError")
+
+
+def test_what_a_format_cannot_hold_fails_the_row() -> None:
+    outcome = ended(attempt(replace(GOOD, sample_rate=22_050)), ClipRules(format="opus"))
+    assert (outcome.reason, outcome.audio) == ("write_failed", None)
+
+
+def test_a_clip_that_is_not_written_is_not_encoded() -> None:
+    finished = finish_clip(attempt(GOOD), ClipRules(), LABELS, Tails(), encode=False)
+    assert finished.outcome is not None
+    assert (finished.outcome.status, finished.outcome.audio, finished.files) == ("ok", None, {})
+    assert finished.result is GOOD
 
 
 # audio of failed attempts
@@ -251,9 +269,9 @@ def test_the_audio_of_failed_attempts_is_kept_when_that_is_asked_for() -> None:
 def test_of_split_rows_the_failed_pieces_or_the_failed_whole_are_kept() -> None:
     files = finish(attempt(SILENT, GOOD, LENGTH), KEPT).files
     assert set(files) == {quarantine_path("a", 1, 1), quarantine_path("a", 1, 3)}
-    task = attempt(SILENT_EDGE, replace(GOOD, audio=np.concatenate([silence(2.8), tone()])), attempts=3)
-    first, second = task.results
-    whole = finish(replace(task, results=(first, replace(second, attempt=2, seed=201))), KEPT)
+    row = attempt(SILENT_EDGE, replace(GOOD, audio=np.concatenate([silence(2.8), tone()])), attempts=3)
+    row.pieces[1].num_attempts = 2
+    whole = finish(row, KEPT)
     assert set(whole.files) == {quarantine_path("a", 1)}
     audio, _ = soundfile.read(io.BytesIO(whole.files[quarantine_path("a", 1)]))
     assert len(audio) == round((1.0 + 2.8 + 0.3 + 2.8 + 1.0) * RATE_HZ)
@@ -296,21 +314,21 @@ def test_samples_that_are_not_finite_are_kept_as_silence() -> None:
 def test_a_limit_of_0_is_the_strictest_and_none_turns_a_check_off(limit: str, reason: str) -> None:
     limits = CheckLimits(**{**dict.fromkeys(CheckLimits().to_dict()), limit: 0.0})
     rng = np.random.default_rng(0)
-    tail = Tail(rng.standard_normal(2 * RATE_HZ).astype(np.float32), RATE_HZ)
+    voice = rng.standard_normal(2 * RATE_HZ).astype(np.float32)
     audio = np.concatenate([tone(2.0), silence(0.5)])
-    task = attempt(replace(GOOD, audio=audio), attempts=1)
-    assert ended(task, ClipRules(limits=limits), tail).reason == reason
-    assert ended(task, ClipRules(limits=replace(limits, **{limit: None})), tail).status == "ok"
+    row = attempt(replace(GOOD, audio=audio), attempts=1, reference=Reference("voice", lambda: voice))
+    assert ended(row, ClipRules(limits=limits)).reason == reason
+    assert ended(row, ClipRules(limits=replace(limits, **{limit: None}))).status == "ok"
 
 
 def test_a_reference_that_leaked_is_found() -> None:
     rng = np.random.default_rng(0)
     reference = np.float32(0.25) * np.convolve(rng.standard_normal(3 * RATE_HZ), np.ones(8) / 8).astype(np.float32)
     leaked = replace(GOOD, audio=np.concatenate([reference, tone(2.0)]))
-    retry = finish(attempt(leaked), tail=Tail(reference, RATE_HZ)).retry
+    retry = finish(attempt(leaked, reference=Reference("voice", lambda: reference))).retry
     assert retry is not None
     assert reasons(retry.failed_attempts) == [(None, 1, 100, "ref_leak")]
-    outcome = ended(attempt(GOOD), tail=Tail(reference, RATE_HZ))
+    outcome = ended(attempt(GOOD, reference=Reference("voice", lambda: reference)))
     assert outcome.checks["ref_correlation"] < 0.5
 
 

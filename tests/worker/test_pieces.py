@@ -35,8 +35,9 @@ from tts_batch.ipc.messages import CheckLimits
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.plan.split import split_text
 from tts_batch.run.job import Limits, run_job
+from tts_batch.run.row_requests import piece_id
 from tts_batch.store.clips import clip_path
-from tts_batch.worker.pieces import examine_joined, join, piece_id
+from tts_batch.worker.finish import examine_joined, join
 
 Fake = Callable[..., None]
 RATE = 24_000

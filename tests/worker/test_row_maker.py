@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.run.support import make_task
+from tests.run.support import make_request
 from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.request import SpeechRequest, SpeechResult
-from tts_batch.ipc.messages import ClipTask, Deadlines, RetryPieces
+from tts_batch.ipc.messages import ActiveRow, Deadlines, RetryPieces
 from tts_batch.worker.row_maker import RowMaker
-from tts_batch.worker.rows import ActiveRow
 
 PATIENT = Deadlines(answer_s=1e9, answer_frame_s=0.0)
 
@@ -83,7 +82,7 @@ class Rows:
 
     engine: ScriptedEngine = field(default_factory=ScriptedEngine)
     deadlines: Deadlines = PATIENT
-    finishing: dict[str, ClipTask] = field(default_factory=dict)
+    finishing: dict[str, ActiveRow] = field(default_factory=dict)
     finished: Counter[str] = field(default_factory=Counter)
     begun: list[str] = field(default_factory=list)
 
@@ -92,12 +91,12 @@ class Rows:
 
     def add(self, *names: str, **options: int) -> None:
         for name in names:
-            self.maker.add(ActiveRow(make_task(name, **options), None))
+            self.maker.add(ActiveRow(make_request(name, **options)))
 
-    def finish(self, task: ClipTask) -> None:
-        assert task.row.id not in self.finishing, "it is being finished"
-        self.finishing[task.row.id] = task
-        self.finished[task.row.id] += 1
+    def finish(self, row: ActiveRow) -> None:
+        assert row.id not in self.finishing, "it is being finished"
+        self.finishing[row.id] = row
+        self.finished[row.id] += 1
 
     def feed_and_step(self) -> None:
         self.maker.feed()
@@ -127,7 +126,7 @@ class Script:
 
     def play(self) -> None:
         """Let one thing happen."""
-        events = ["end", "end", "end", "finish", "finish", "again", "junk", "later", "abort", "stop", "drop"]
+        events = ["end", "end", "end", "finish", "finish", "again", "junk", "later", "stop", "drop"]
         match self.data.draw(st.sampled_from(events)):
             case "end" if self.engine.held:
                 self.end_request(self.data.draw(st.sampled_from(FINISH_REASONS)))
@@ -139,10 +138,6 @@ class Script:
                 self.engine.extra += [good("unknown"), None, "r0", replace(good("unknown"), request_id=["r0"])]  # type: ignore[list-item, arg-type]
             case "later":
                 self.now_s += self.data.draw(st.sampled_from([1.0, 11.0, 40.0]))
-            case "abort" if self.live:
-                name = self.data.draw(st.sampled_from(sorted(self.live)))
-                self.maker.abort(name)
-                self.live.discard(name)
             case "stop" if self.data.draw(st.integers(0, 9)) == 0:
                 self.is_stopping = True
                 self.maker.stop()
@@ -157,10 +152,10 @@ class Script:
     def finish_row(self) -> None:
         """As finish_clip does: pieces that failed are tried again, if each of them may be."""
         name = self.data.draw(st.sampled_from(sorted(self.rows.finishing)))
-        task = self.rows.finishing[name]
-        failed = [piece for piece in task.results if piece.result.finish_reason != "stop"]
+        made = [piece for piece in self.rows.finishing[name].pieces if piece.result is not None]
+        failed = [piece for piece in made if piece.result and piece.result.finish_reason != "stop"]
         if not failed and self.data.draw(st.booleans()):
-            failed = list(task.results)  # each is good, and the whole is not
+            failed = made  # each is good, and the whole is not
         if failed and not any(piece.is_last_attempt for piece in failed):
             self.rows.retry(name, *(piece.number for piece in failed))
             return
@@ -267,7 +262,7 @@ def test_the_audio_of_a_row_that_ended_is_released_at_once(num_pieces: int) -> N
     gc.disable()
     try:
         rows.maker.step(0.0)
-        held = [weakref.ref(piece.result.audio) for piece in rows.finishing["a"].results]
+        held = [weakref.ref(result.audio) for result in rows.finishing["a"].results]
         assert all(audio() is not None for audio in held)
         rows.end_row("a")
         assert [audio() for audio in held] == [None] * num_pieces
@@ -283,7 +278,7 @@ def test_only_the_pieces_at_fault_are_made_again_with_their_next_seed() -> None:
     rows.engine.end(first)
     rows.engine.end(second, finish_reason="length")
     rows.maker.step(0.0)
-    assert [(piece.attempt, piece.seed, piece.is_last_attempt) for piece in rows.finishing["a"].results] == [
+    assert [(piece.num_attempts, piece.seed, piece.is_last_attempt) for piece in rows.finishing["a"].pieces] == [
         (1, 100, False), (1, 200, False),
     ]  # fmt: skip
     rows.retry("a", 1)
@@ -291,9 +286,9 @@ def test_only_the_pieces_at_fault_are_made_again_with_their_next_seed() -> None:
     assert {name: request.seed for name, request in rows.engine.held.items()} == {second: 201}
     rows.engine.end(second)
     rows.maker.step(0.0)
-    task = rows.finishing["a"]
-    assert [(piece.attempt, piece.seed) for piece in task.results] == [(1, 100), (2, 201)]
-    assert (task.num_attempts, len(task.failed_attempts)) == (2, 1)
+    row = rows.finishing["a"]
+    assert [(piece.num_attempts, piece.seed) for piece in row.pieces] == [(1, 100), (2, 201)]
+    assert (row.num_attempts, len(row.failed_attempts)) == (2, 1)
 
 
 def test_a_piece_that_failed_for_good_ends_its_row_and_aborts_the_rest() -> None:
@@ -303,7 +298,7 @@ def test_a_piece_that_failed_for_good_ends_its_row_and_aborts_the_rest() -> None
     first, second = rows.engine.held
     rows.engine.end(first, finish_reason="error", audio=None)
     rows.maker.step(0.0)
-    assert [piece.number for piece in rows.finishing["a"].results] == [0]
+    assert [piece.number for piece in rows.finishing["a"].pieces if piece.result is not None] == [0]
     assert rows.engine.aborted == [second]
     rows.feed_and_step()
     assert not rows.engine.held, "its other pieces are not made"
@@ -354,9 +349,9 @@ def test_a_row_over_its_time_fails_with_its_first_unfinished_piece(monkeypatch: 
     rows.maker.step(0.0)
     now[0] += 5.1
     rows.maker.step(0.0)
-    task = rows.finishing["a"]
-    assert task.failure is not None
-    assert (task.failure.reason, task.failed_piece, task.results) == ("time_limit", 1, ())
+    row = rows.finishing["a"]
+    assert row.failure is not None
+    assert (row.failure.reason, row.failed_piece, row.results) == ("time_limit", 1, [])
 
 
 def test_the_time_of_a_row_does_not_run_while_others_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +414,7 @@ def test_a_stop_passes_over_a_row_that_ended_while_it_waited_for_another_attempt
     rows.retry("a", 0)
     now[0] += 5.1
     rows.maker.step(0.0)
-    assert {name: task.failure and task.failure.reason for name, task in rows.finishing.items()} == {
+    assert {name: row.failure and row.failure.reason for name, row in rows.finishing.items()} == {
         "a": "time_limit", "b": "time_limit",
     }  # fmt: skip
     rows.end_row("a")
@@ -449,5 +444,5 @@ def test_an_engine_that_uses_its_buffer_again_changes_no_clip() -> None:
     rows.engine.end("a", audio=audio)
     rows.maker.step(0.0)
     audio[:] = 0
-    kept = rows.finishing["a"].results[0].result.audio
+    kept = rows.finishing["a"].results[0].audio
     assert kept is not None and kept.min() == 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tts_batch.worker.sound import LEAK_RATE_HZ, Tail, flatness
+from tts_batch.worker.examine import LEAK_RATE_HZ, Tail, flatness
 
 RATE = 24_000
 SECOND = LEAK_RATE_HZ  # a second of what is left for the comparison

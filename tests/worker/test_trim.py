@@ -16,7 +16,7 @@ from tests.run.support import make_config, read_manifest
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import UsageError
 from tts_batch.run.job import run_job
-from tts_batch.worker.trim import trim
+from tts_batch.worker.finish import trim
 
 Fake = Callable[..., None]
 RATE = 24_000

@@ -12,8 +12,8 @@ import pytest
 
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, read_outcomes, segment_path
-from tts_batch.worker import writer as writer_module
-from tts_batch.worker.writer import ClipWriter, DiskFullError
+from tts_batch.worker import clip_process as writer_module
+from tts_batch.worker.clip_process import ClipWriter, DiskFullError
 
 
 class Recorder:

@@ -8,6 +8,7 @@ from importlib.resources import files
 import torch
 
 from tts_batch.cache import cache_folder
+from tts_batch.engine.assemble import require_memory
 from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
@@ -30,6 +31,7 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
     codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
     platform = resolve_platform(config)
     tokenizer = TextTokenizer(build_tiny("tiny-random", "base", cache_dir=cache_folder()))
+    require_memory(model_config, codec, platform, config)
     return Qwen3TTS.random(model_config, codec, tokenizer, platform.device, platform.dtype, torch.float32)
 
 
@@ -51,8 +53,11 @@ def load_model(config: EngineConfig) -> Qwen3TTS:
     return Qwen3TTS.load(resolve_checkpoint(config.model, config.model_revision), platform.device, platform.dtype)
 
 
-def open_bench_engine(model: Qwen3TTS, config: EngineConfig) -> tuple[NativeEngine, Preparer]:
-    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle."""
+def open_bench_engine(model: Qwen3TTS, config: EngineConfig, owns_model: bool = False) -> tuple[NativeEngine, Preparer]:
+    """An engine on a model, and its preparer, which encodes and forgets voices while the engine is idle.
+
+    With `owns_model`, weights that the engine does not read are freed, as `NativeEngine` does with a checkpoint's.
+    """
     _, profile = resolve_profile(config, resolve_platform(config))
     preparer = Preparer(model, references_together=profile.references_together)
-    return NativeEngine.of_model(model, config, preparer), preparer
+    return NativeEngine.of_model(model, config, preparer, owns_model), preparer

@@ -167,7 +167,7 @@ def _describe_plan(made: Plan) -> Iterator[str]:
 def _describe_group(group: GroupTotals) -> Iterator[str]:
     pieces = f" in {group.num_pieces} pieces" if group.num_pieces > group.num_rows else ""
     yield (
-        f"  {group.model.name} ({group.model.task}): {group.num_rows} rows{pieces}, "
+        f"  {group.model.name} ({group.model.task or 'any task'}): {group.num_rows} rows{pieces}, "
         f"about {group.expected_audio_s / 3600:.3g} h of speech, at most {group.budget_audio_s / 3600:.3g} h by their "
         "budgets"
     )
@@ -176,6 +176,8 @@ def _describe_group(group: GroupTotals) -> Iterator[str]:
             f"    about {group.gpu_s / 3600:.2g} h on one {group.speed.card}, shared by all GPUs of the run "
             f"(by the {group.speed.card} figures of {group.speed.entry} in benchmarks/log.md)"
         )
+    if group.model.checkpoint is None:
+        return
     yield (
         f"    memory of each GPU: {group.weights_bytes / 1e9:.2g} GB of weights and "
         f"{group.cache_bytes_per_row / 1e6:.2g} MB of KV cache for each row in flight, beside Code2Wav's memory"

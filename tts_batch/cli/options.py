@@ -121,7 +121,8 @@ def _help(field: FieldInfo, show_default: bool) -> str:
 
 def _name_value_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
     if any(value.find("=") < 1 for value in values):
-        raise click.BadParameter("use NAME=COLUMN, for example text=transcript.", ctx, param)
+        example = "text=transcript" if param.name == "map" else "gpu_memory_utilization=0.2"
+        raise click.BadParameter(f"use {param.metavar}, for example {example}.", ctx, param)
     return dict(value.partition("=")[::2] for value in values) or None
 
 

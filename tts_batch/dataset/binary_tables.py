@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from tts_batch.dataset.files import TableFile
+from tts_batch.dataset.cells import printable
+from tts_batch.dataset.files import TableFile, os_errors_as_usage
+from tts_batch.dataset.sniff import UNKNOWN, sniff
 from tts_batch.dataset.tables import RawRow, TableForm
 from tts_batch.errors import UsageError
 
@@ -89,7 +91,7 @@ class ParquetTable(_BinaryTable):
             with self._open() as parquet:
                 self._schema = parquet.schema_arrow
         except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"{file.name} cannot be read as Parquet: {error}") from error
+            raise _unreadable(file, "Parquet", error) from error
         _check_names(self._schema, file)
 
     def _open(self) -> pq.ParquetFile:
@@ -112,7 +114,7 @@ class ArrowTable(_BinaryTable):
             with file.open() as source:
                 self._schema = self._read(source).schema
         except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"{file.name} cannot be read as Arrow IPC: {error}") from error
+            raise _unreadable(file, "Arrow IPC", error) from error
         _check_names(self._schema, file)
 
     @staticmethod
@@ -131,6 +133,15 @@ class ArrowTable(_BinaryTable):
                 wanted = batch.select(columns)
                 for start in range(0, batch.num_rows, batch_size):
                     yield wanted.slice(start, batch_size)
+
+
+def _unreadable(file: TableFile, form: str, error: Exception) -> UsageError:
+    """Return the error for a file that cannot be opened, which often is no table at all: a pointer, a web page."""
+    with os_errors_as_usage(file.name), file.open() as source:
+        found = sniff(source.read(512))
+    is_other = found != UNKNOWN and form.removesuffix(" IPC") not in found.name
+    why = f"it is {found}" if is_other else str(error)
+    return UsageError(f"{printable(file.name)} cannot be read as {form}: {printable(why)}")
 
 
 def _check_names(schema: pa.Schema, file: TableFile) -> None:

@@ -48,9 +48,13 @@ _OURS_OF_ALIAS: dict[str, str] = {alias: ours for ours, aliases in ALIASES.items
 AMBIGUOUS: tuple[str, ...] = ("voice", "speaker_id")
 """A preset's name to some tools, a recording's path or a number to others: read by content."""
 
+_OF_A_REFERENCE = frozenset({"ref_offset", "ref_duration"})
 _TALKER_SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens", "max_tokens")
 _SAMPLING = frozenset((*_TALKER_SAMPLING, "subtalker_temperature", "subtalker_top_k", "subtalker_top_p"))
-AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".wma"})
+AUDIO_SUFFIXES = frozenset(
+    {".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".m4b", ".mp4", ".aac", ".wma", ".webm", ".mka", ".amr"}
+    | {".aif", ".aiff", ".au", ".caf", ".sph", ".w64", ".wv"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,12 @@ def is_known(name: str) -> bool:
     """Whether `name` is, loosely spelt, one of our columns or an alias of one."""
     loose = loosely(name)
     return loose in COLUMNS or loose in _OURS_OF_ALIAS or loose in AMBIGUOUS
+
+
+def meaning_of(name: str) -> str:
+    """Return our column that `name` is, loosely spelt or as an alias, or else `name` as names are compared."""
+    loose = loosely(name)
+    return _OURS_OF_ALIAS.get(loose, loose)
 
 
 def check_mapping(mapping: Mapping[str, str]) -> None:
@@ -189,7 +199,7 @@ def note_unknown(extras: Iterable[str], ours: Mapping[str, str], *, strict: bool
         raise UsageError(f"{table}: unknown column {listed}; the known ones are {', '.join(COLUMNS)}.")
     for name in extras:
         near = _near_miss(name, ours)
-        if near:
+        if near and (near not in _OF_A_REFERENCE or "ref_audio" in ours):  # every NeMo manifest has a "duration"
             notes.add(f"column {name!r} is not used; did you mean {near!r}? (--map {near}={printable(name)} uses it)")
         elif loosely(name) in _SAMPLING:
             notes.add(f"column {name!r} is carried through but not used: sampling is set for the whole run")

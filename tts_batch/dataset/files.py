@@ -12,16 +12,22 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
 import fsspec
+import pyarrow as pa
 
 from tts_batch.dataset.cells import printable
 from tts_batch.dataset.near_files import near_file
 from tts_batch.errors import UsageError
 
-TABLE_SUFFIXES: tuple[str, ...] = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".txt", ".lst", ".list", ".arrow")
+_BINARY_SUFFIXES = (".parquet", ".arrow")
+_TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".lst", ".list")
+TABLE_SUFFIXES: tuple[str, ...] = (*_BINARY_SUFFIXES, *_TEXT_SUFFIXES)
+COMPRESSIONS: dict[str, str] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+"""Of text files: the suffix after their own, and what Arrow calls it."""
+
 # In a folder, .json, .txt and lists are more often notes and settings than tables: name such a file itself.
-_FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".arrow"})
+_FOLDER_SUFFIXES = frozenset({".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".arrow"})
 _FROM_PYTHON = re.compile(r"rows(-[0-9a-f]{12}\.parquet)?")  # as memory_table names them
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHEET_SUFFIXES = frozenset({".xlsx", ".xls", ".xlsm", ".ods", ".numbers"})
 _GLOB = re.compile(r"[*?\[]")
 
@@ -36,7 +42,8 @@ class TableFile:
 
     @property
     def suffix(self) -> str:
-        return PurePosixPath(self.path).suffix.casefold()
+        """What kind of table it is; of a compressed file, the suffix before that of its compression."""
+        return _suffixes(self.path)[0]
 
     @property
     def folder(self) -> Path | None:
@@ -48,7 +55,7 @@ class TableFile:
         """The folders named key=value directly above the file, which are columns, as Hive and Spark write them.
 
         They are those of the whole path, so that they do not depend on how the file was named. Rows that came from
-        Python have none: their path is not the user's.
+        Python have none: their path is not the user's. Raises UsageError for two of one name.
         """
         if _FROM_PYTHON.fullmatch(PurePosixPath(self.path).name):
             return {}
@@ -57,8 +64,11 @@ class TableFile:
             key, sign, value = folder.partition("=")
             if not (sign and key):
                 break
-            found.append((unquote(key), None if value == _HIVE_NULL else unquote(value)))
-        return dict(reversed(found))
+            found.append((unquote(key), None if value == HIVE_NULL else unquote(value)))
+        values = dict(reversed(found))
+        if len(values) < len(found):
+            raise UsageError(f"{self.name}: two folders above it are named {found[0][0]}=…: rename one of them.")
+        return values
 
     @property
     def ignored_folders(self) -> list[str]:
@@ -71,7 +81,12 @@ class TableFile:
         return "file" in self.file_system.protocol
 
     def open(self) -> BinaryIO:
-        return cast(BinaryIO, self.file_system.open(self.path, "rb"))
+        """Open the file's bytes, decompressed."""
+        source = self.file_system.open(self.path, "rb")
+        compression = _suffixes(self.path)[1]
+        if compression is not None:
+            source = pa.input_stream(source, compression=COMPRESSIONS[compression])
+        return cast(BinaryIO, source)
 
 
 @contextmanager
@@ -107,16 +122,18 @@ def _expand(spec: str) -> list[TableFile]:
         return [TableFile(path, printable(PurePosixPath(path).name), file_system)]
     if file_system.isdir(path):
         root, found = path, _without_runs(sorted(file_system.find(path)), path)
-        found = [file for file in found if PurePosixPath(file).suffix.casefold() in _FOLDER_SUFFIXES]
+        found = [file for file in found if _suffixes(file)[0] in _FOLDER_SUFFIXES]
         found = _without_caches(found, file_system)
     elif first := _GLOB.search(path):
         root = path[: first.start()].rpartition("/")[0]
         found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
-        found = [file for file in found if PurePosixPath(file).suffix.casefold() in TABLE_SUFFIXES]
+        found = [file for file in found if _suffixes(file)[0] in TABLE_SUFFIXES]
     else:
         near = near_file(path) if "file" in file_system.protocol else None
         hint = (
-            f" Near it is {near!r}." if near else " Texts to be spoken go into a table, as a .txt file with one a line."
+            f" Near it is {near!r}."
+            if near
+            else " Texts to be spoken go into a table: a .txt file with one a line, or in Python [{'text': …}]."
         )
         raise UsageError(f"{printable(spec)} does not exist.{hint}")
     visible = [(file, _below(file, root)) for file in found if not _is_hidden(_below(file, root))]
@@ -157,11 +174,22 @@ def _file_system(spec: str) -> tuple[Any, str]:
 
 
 def _check_suffix(path: str, spec: str) -> None:
-    if PurePosixPath(path).suffix.casefold() not in TABLE_SUFFIXES:
-        hint = " Export the sheet as CSV." if PurePosixPath(path).suffix.casefold() in _SHEET_SUFFIXES else ""
+    suffix, compression = _suffixes(path)
+    if suffix and suffix not in TABLE_SUFFIXES:  # Kaldi's lists are called "text", without a suffix
+        hint = " Export the sheet as CSV." if suffix in _SHEET_SUFFIXES else ""
         raise UsageError(
-            f"{printable(spec)} is not a kind of table that can be read: {', '.join(TABLE_SUFFIXES)}.{hint}"
+            f"{printable(spec)} is not a kind of table that can be read: {', '.join(TABLE_SUFFIXES)}; of text files "
+            f"also with {', '.join(COMPRESSIONS)}.{hint}"
         )
+    if compression is not None and suffix in _BINARY_SUFFIXES:
+        raise UsageError(f"{printable(spec)} is compressed as a whole: unpack it; {suffix} compresses its columns.")
+
+
+def _suffixes(path: str) -> tuple[str, str | None]:
+    """Return the suffix that says what a file is, and that of its compression, if it has one."""
+    name = PurePosixPath(path)
+    last = name.suffix.casefold()
+    return (PurePosixPath(name.stem).suffix.casefold(), last) if last in COMPRESSIONS else (last, None)
 
 
 def _below(file: str, root: str) -> str:

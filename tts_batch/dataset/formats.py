@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -10,17 +11,17 @@ from itertools import islice
 from tts_batch.dataset.binary_tables import ArrowTable, ParquetTable
 from tts_batch.dataset.columns import is_known
 from tts_batch.dataset.files import TableFile
-from tts_batch.dataset.layouts import has_audio_suffix, name_fields
+from tts_batch.dataset.json_tables import JsonTable
+from tts_batch.dataset.layouts import has_audio_suffix, is_sentence, name_fields, names_by_number
 from tts_batch.dataset.tables import Table
 from tts_batch.dataset.text_files import TextFile
-from tts_batch.dataset.text_tables import CsvTable, JsonLinesTable, UnquotedTable
-from tts_batch.errors import UsageError
+from tts_batch.dataset.text_lists import separator_of_ids
+from tts_batch.dataset.text_tables import CsvTable, UnquotedTable, is_blank
 
 _FIRST_LINES = 200
 _SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # the likelier ones first
 _SEPARATORS_OF_LISTS = "|\t;,"
 _MAX_NAME_CHARS, _MAX_NAME_WORDS = 60, 5
-_KALDI_ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[\w.-]{6,}")
 
 
 def open_table(file: TableFile, encoding: str | None = None, mapping: Mapping[str, str] | None = None) -> Table:
@@ -33,37 +34,64 @@ def open_table(file: TableFile, encoding: str | None = None, mapping: Mapping[st
             return ParquetTable(file)
         case ".arrow":
             return ArrowTable(file)
-        case ".jsonl" | ".json":
-            return JsonLinesTable(TextFile(file, encoding))
+        case ".jsonl" | ".ndjson" | ".json":
+            return JsonTable(TextFile(file, encoding))
         case _:
             return _open_text(TextFile(file, encoding), mapping or {})
 
 
 def _open_text(text: TextFile, mapping: Mapping[str, str]) -> Table:
-    suffix = text.file.suffix
-    lines = [line for _, line in islice(text.lines(), _FIRST_LINES)]
+    suffix, name = text.file.suffix, text.file.name
+    lines = [line for _, line in islice(text.lines(), _FIRST_LINES) if not is_blank(line)]
     first = lines[0] if lines else ""
     if declared := re.fullmatch(r'"?sep=(.)"?', first.strip(" ")):  # written by Excel, for Excel
         return CsvTable(text, declared[1], num_skipped=1)
+    if _is_json(first):
+        return JsonTable(text)
     separator = _separator_of_header(first, mapping, suffix)
     if separator is not None and first.strip() in {"text", *mapping.values()} and suffix not in _SEPARATORS:
         return UnquotedTable(text, None)
     if separator is not None:
-        return _with_header(text, first, separator)
-    separator = _separator_of_list(lines, suffix)
+        return _split_at(text, separator, lines)
+    separator = _separator_of_list(first, suffix)
     if separator is not None:
-        fields = [line.split(separator) for line in lines]
-        return UnquotedTable(text, separator, name_fields(fields, separator, mapping, text.file.name))
+        fields = [_split(line, separator) for line in lines]
+        return _split_at(text, separator, lines, name_fields(fields, separator, mapping, name))
     if suffix in _SEPARATORS:
-        return _with_header(text, first, max(_SEPARATORS[suffix], key=first.count))
-    _refuse_hidden_fields(lines, text.file.name)
-    return UnquotedTable(text, None, ["text"])
+        return _split_at(text, max(_SEPARATORS[suffix], key=first.count), lines)
+    is_named = names_by_number(mapping)
+    separator = separator_of_ids(lines, name, is_list=is_named)
+    if separator is None:
+        return UnquotedTable(text, None, ["text"])
+    return UnquotedTable(text, separator, ("field1", "field2") if is_named else ("id", "text"))
 
 
-def _with_header(text: TextFile, first: str, separator: str) -> Table:
-    if separator in ",;" or (separator == "\t" and (text.encoding == "UTF-16" or first.startswith('"'))):
-        return CsvTable(text, separator)  # Excel's "Unicode text" is UTF-16 with tabs, and quotes as CSV does
-    return UnquotedTable(text, separator)
+def _split_at(text: TextFile, separator: str, lines: Sequence[str], names: Sequence[str] | None = None) -> Table:
+    """The table of lines with these fields; `names`: what they are where there is no header."""
+    if separator in ",;" or (lines and lines[0].startswith('"')):
+        return CsvTable(text, separator, names)
+    # Excel's "Unicode text" is UTF-16 with tabs, and quotes as CSV does; its other text quotes fields with commas.
+    if separator == "\t" and (text.encoding == "UTF-16" or _is_quoted_for_commas(lines)):
+        return CsvTable(text, separator, names)
+    return UnquotedTable(text, separator, names)
+
+
+def _is_quoted_for_commas(lines: Sequence[str]) -> bool:
+    """Whether of fields between tabs those in quotes, and no others, hold a comma or a quote."""
+    fields = [field for line in lines for field in line.split("\t")]
+    quoted = [len(field) > 1 and field[0] == field[-1] == '"' for field in fields]
+    return any(quoted) and all(
+        is_quoted == ("," in field or '"' in field) for field, is_quoted in zip(fields, quoted, strict=True)
+    )
+
+
+def _is_json(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _separator_of_header(first: str, mapping: Mapping[str, str], suffix: str) -> str | None:
@@ -84,6 +112,8 @@ def _num_known(fields: Sequence[str], mapping: Mapping[str, str], suffix: str, s
     known = [field for field in named if is_known(field) or field in mapping.values()]
     if any(has_audio_suffix(field) for field in named):
         return 0
+    if suffix in _SEPARATORS and not {"text", *mapping.values()}.isdisjoint(named):
+        return len(known)
     if len(known) == len(named) == 1:
         return int(known == ["text"] or suffix in _SEPARATORS or known[0] in mapping.values())
     if len(known) >= 2:
@@ -100,33 +130,27 @@ def _is_name(field: str) -> bool:
     return not field.isdecimal() and not field.endswith((".", "!", "?", "。", "！", "？"))
 
 
-def _separator_of_list(lines: Sequence[str], suffix: str) -> str | None:
+def _separator_of_list(first: str, suffix: str) -> str | None:
     """Return what separates the fields of a list without a header; None when its lines are whole texts."""
-    first = lines[0] if lines else ""
     if "|" in first:
         return "|"
-    if "\t" in first:  # in a .tsv a first line is a header, if it is not clearly a row
-        return "\t" if suffix not in _SEPARATORS or has_audio_suffix(first.split("\t")[0].strip()) else None
-    if ";" in first and has_audio_suffix(first.split(";")[0].strip()):
-        return ";"
+    if suffix not in _SEPARATORS:
+        if "\t" in first:
+            return "\t"
+        return ";" if ";" in first and has_audio_suffix(first.partition(";")[0].strip()) else None
+    # In a .csv or a .tsv a first line is a header, if it is not clearly a row.
+    for separator in _SEPARATORS[suffix]:
+        if _is_row([field.strip() for field in _split(first, separator)]):
+            return separator
     return None
 
 
-def _refuse_hidden_fields(lines: Sequence[str], name: str) -> None:
-    """Raise UsageError for lines that look like texts and begin with an id or a file, which would be spoken."""
-    for separator in (",", None):
-        starts = [(line.split(separator, 1) or [""])[0].strip() for line in lines]
-        is_list = all(map(has_audio_suffix, starts)) or (
-            separator is None
-            and len(lines) > 2
-            and len(set(starts)) == len(starts)
-            and all(map(_KALDI_ID.fullmatch, starts))
-        )
-        if starts and is_list:
-            raise UsageError(
-                f"{name} could be lines of text, or of an id and a text as in {lines[0][:80]!r}: write the line 'text' "
-                "before them if all of a line is to be spoken, or else separate the fields with | or tabs."
-            )
+def _is_row(fields: Sequence[str]) -> bool:
+    """Whether fields can hardly be a header: there is a file, or an id beside a sentence."""
+    if len(fields) < 2 or any(map(has_audio_suffix, fields)):
+        return len(fields) > 1
+    has_id = any(len(field.split()) == 1 and re.search(r"\d", field) for field in fields)
+    return has_id and any(map(is_sentence, fields))
 
 
 def _split(line: str, separator: str) -> list[str]:

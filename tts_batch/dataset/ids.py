@@ -8,17 +8,19 @@ from hashlib import blake2b
 from typing import Any
 from uuid import UUID
 
-from tts_batch.dataset.cells import kind_of, plain_text, quote
+from tts_batch.dataset.cells import is_empty, kind_of, plain_text, quote
 from tts_batch.dataset.notes import Notes
 from tts_batch.errors import RowError
 
 MAX_ID_CHARS = 1024
+_MARK = "\ufeff"  # of the encoding: files put together have it within
+_ROUNDED = re.compile(r"\d[.,]\d+E\+\d{2,}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def parse_id(cell: Any, notes: Notes, where: str) -> str:
     """Return a given id as text, unchanged except for outer spaces. Raises RowError(bad_id)."""
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
+    if is_empty(cell):
         raise RowError("bad_id", "id is empty: name every row, or leave the whole column out to have ids derived.")
     if isinstance(cell, bytes):
         cell = _decode(cell)
@@ -28,19 +30,21 @@ def parse_id(cell: Any, notes: Notes, where: str) -> str:
     given = cell if isinstance(cell, str) else plain_text(cell)
     if given is None:
         raise RowError("bad_id", f"id {quote(cell)} is {kind_of(cell)}: give text or an integer.")
-    text = given.strip()
+    text = given.strip().strip(_MARK)
     if len(text) > MAX_ID_CHARS:
         raise RowError("bad_id", f"id has {len(text)} characters, more than {MAX_ID_CHARS}: {text[:40]!r}…")
     if _CONTROL.search(text):
         raise RowError("bad_id", f"id {text[:80]!r} holds control characters or broken UTF-8.")
+    if _ROUNDED.fullmatch(text):
+        notes.add("id looks like a number that a spreadsheet has rounded", where, repr(text))
     return text
 
 
 def _decode(cell: bytes) -> str:
-    try:
-        return cell.rstrip(b"\0").decode("utf-8")  # NULs fill up what has a fixed size
-    except UnicodeDecodeError:  # which the 16 bytes of a UUID most often are not
-        return str(UUID(bytes=cell)) if len(cell) == 16 else cell.decode("utf-8", "surrogateescape")
+    text = cell.rstrip(b"\0").decode("utf-8", "surrogateescape")  # NULs fill up what has a fixed size
+    return (
+        str(UUID(bytes=cell)) if len(cell) == 16 and _CONTROL.search(text) else text
+    )  # as UUIDs' bytes most often have
 
 
 class IdRegister:

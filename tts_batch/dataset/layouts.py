@@ -61,18 +61,25 @@ def name_fields(
     none.
     """
     num_fields = Counter(map(len, lines)).most_common(1)[0][0]
-    if any(_FIELD_NAME.fullmatch(column) for column in mapping.values()):
+    if names_by_number(mapping):
         return tuple(f"field{place}" for place in range(1, num_fields + 1))
     whole = [fields for fields in lines if len(fields) == num_fields]
-    columns = [_Field([value.strip() for value in values]) for values in zip(*whole, strict=True)]
-    possible = [layout for layout in LAYOUTS if len(layout.kinds) == num_fields]
-    fitting = [layout for layout in possible if _fit(layout, columns)]
+    columns = [FieldContent([value.strip() for value in values]) for values in zip(*whole, strict=True)]
+    filled = [column for column in columns if any(column.values)]  # a column without a value is none
+    possible = [layout for layout in LAYOUTS if len(layout.kinds) == len(filled)]
+    fitting = [layout for layout in possible if _fit(layout, filled)]
     if len(fitting) != 1:
         raise UsageError(_ambiguous(fitting or possible, separator.join(whole[0]), num_fields, table))
-    return fitting[0].names
+    names = iter(fitting[0].names)
+    return tuple(next(names) if any(column.values) else "" for column in columns)
 
 
-class _Field:
+def names_by_number(mapping: Mapping[str, str]) -> bool:
+    """Whether `--map` names fields by their numbers, as in text=field2."""
+    return any(_FIELD_NAME.fullmatch(column) for column in mapping.values())
+
+
+class FieldContent:
     """What one field is over the first lines."""
 
     def __init__(self, values: Sequence[str]) -> None:
@@ -88,7 +95,7 @@ class _Field:
     @cached_property
     def is_sentence(self) -> bool:
         """Whether half of the values can hardly be names: they have three words, or end as sentences do."""
-        return not self.is_audio and self._share(sum(map(_is_sentence, self.values))) >= 0.5
+        return not self.is_audio and self._share(sum(map(is_sentence, self.values))) >= 0.5
 
     @cached_property
     def is_language(self) -> bool:
@@ -125,7 +132,7 @@ def has_audio_suffix(value: str) -> bool:
     return PurePath(value).suffix.casefold() in AUDIO_SUFFIXES
 
 
-def _fit(layout: Layout, columns: Sequence[_Field]) -> bool:
+def _fit(layout: Layout, columns: Sequence[FieldContent]) -> bool:
     if not all(map(_fits, layout.kinds, columns)):
         return False
     if layout.kinds == "Ft" and not columns[0].is_audio and not columns[1].is_sentence:
@@ -133,7 +140,7 @@ def _fit(layout: Layout, columns: Sequence[_Field]) -> bool:
     return "N" not in layout.kinds or _share_words(columns[1].values, columns[2].values)
 
 
-def _fits(kind: str, field: _Field) -> bool:
+def _fits(kind: str, field: FieldContent) -> bool:
     """Whether a field can be of a kind."""
     match kind:
         case "F":  # an audio file, or an id
@@ -158,12 +165,13 @@ def _fits(kind: str, field: _Field) -> bool:
             return True
 
 
-def _is_id_beside(field: _Field, word: _Field) -> bool:
+def _is_id_beside(field: FieldContent, word: FieldContent) -> bool:
     """Whether of a field and a word the first is an id: it has digits, and the second has none."""
     return field.has_digits and not word.is_number and (field.is_number or not word.has_digits)
 
 
-def _is_sentence(value: str) -> bool:
+def is_sentence(value: str) -> bool:
+    """Whether `value` can hardly be a name: it has three words, or ends as sentences do."""
     has_words = len(value.split(maxsplit=2)) > 2 or _UNSPACED_SCRIPT.search(value) is not None
     return has_words or value.endswith(_SENTENCE_END)
 

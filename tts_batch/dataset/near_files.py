@@ -8,21 +8,26 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 _MAX_NAMES = 50_000  # of a folder: a larger one is not searched for a message
+# Small Cyrillic and Greek letters that are drawn as Latin ones are.
+_LOOKALIKES = str.maketrans("авеіјкмнорсѕтухһԁɡοανι", "abeijkmhopcstyxhdgoavi")
 _STRIPPED = " \t\r\n\u00a0\u200b\ufeff\"'`«»“”„‘’"
 
 
 def near_file(path: str) -> str | None:
     """Return the one existing file that an absolute `path` may have meant, None if there is none.
 
-    Letter case, Unicode form, quotes, spaces, backslashes, %-escapes and the suffix may differ.
+    Letter case, Unicode form, letters that look alike, all signs, %-escapes and the suffix may differ, and folders in
+    its middle may be those of another machine.
     """
-    for candidate in dict.fromkeys((path, path.replace("\\", "/"), unquote(path))):
-        found: str | None = os.sep
-        for part in filter(None, candidate.split("/")):
-            if found is not None:
-                found = _near_name(found, part)
-        if found is not None and os.path.isfile(found):
-            return found
+    candidates = dict.fromkeys((path, path.replace("\\", "/"), unquote(path)))
+    for can_skip in (False, True):
+        for candidate in candidates:
+            found: str | None = os.sep
+            for part in filter(None, candidate.split("/")):
+                if found is not None:
+                    found = _near_name(found, part) or (found if can_skip and found != os.sep else None)
+            if found is not None and os.path.isfile(found):
+                return found
     return None
 
 
@@ -32,8 +37,8 @@ def _near_name(folder: str, name: str) -> str | None:
     if os.path.exists(exact):
         return exact
     by_key = _names_by_key(folder, _modified(folder))
-    stem = os.path.splitext(_key(name))[0]
-    for alike in (by_key.get(_key(name), ()), by_key.get(stem, ())):
+    for key in _keys(name):
+        alike = by_key.get(key, ())
         if len(alike) == 1:
             return os.path.join(folder, alike[0])
     return None
@@ -48,17 +53,20 @@ def _modified(folder: str) -> int:
 
 @lru_cache(maxsize=16)
 def _names_by_key(folder: str, modified_ns: int) -> dict[str, tuple[str, ...]]:
-    """The names in `folder` by what two names that look alike share, with and without the suffix."""
+    """The names in `folder` by what two names that look alike share."""
     found: dict[str, tuple[str, ...]] = {}
     try:
         names = os.listdir(folder)
     except OSError:
         return found
     for name in names if len(names) <= _MAX_NAMES else ():
-        for key in {_key(name), os.path.splitext(_key(name))[0]}:
+        for key in dict.fromkeys(_keys(name)):
             found[key] = (*found.get(key, ()), name)
     return found
 
 
-def _key(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold().strip(_STRIPPED)
+def _keys(name: str) -> tuple[str, str, str]:
+    """Return what names that look alike share: how they are read, that without the suffix, and letters and digits."""
+    read = unicodedata.normalize("NFKC", name).casefold().translate(_LOOKALIKES).strip(_STRIPPED)
+    stem = os.path.splitext(read)[0]
+    return read, stem, "".join(filter(str.isalnum, read))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tts_batch.dataset.tables import TableForm
 
-_SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "the first space", ":": "the first colon"}
 
 
 @dataclass(frozen=True, slots=True)

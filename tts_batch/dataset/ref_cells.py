@@ -99,6 +99,8 @@ class RefCells:
         path = self._absolute(os.path.expanduser(written), label)
         path, segment = split_segment(path)
         if segment is not None:
+            if segment.end_s is not None and segment.end_s <= segment.start_s:
+                raise RowError("bad_row", f"ref_audio {quote(label)} names a part that ends before it begins.")
             path = self._absolute(os.path.expanduser(split_segment(written)[0]), label)
         if self._root is not None:
             path = os.path.realpath(path)  # and this path is the one opened, so that no link leads elsewhere

@@ -18,9 +18,10 @@ from tts_batch.dataset.columns import (
     is_known,
     loosely,
     map_columns,
+    meaning_of,
     note_unknown,
 )
-from tts_batch.dataset.files import find_tables
+from tts_batch.dataset.files import HIVE_NULL, find_tables
 from tts_batch.dataset.formats import open_table
 from tts_batch.dataset.ids import IdRegister, parse_id
 from tts_batch.dataset.languages import parse_language
@@ -30,7 +31,7 @@ from tts_batch.dataset.segments import Segment
 from tts_batch.dataset.speakers import normalise_speaker
 from tts_batch.dataset.spoken_text import check_text
 from tts_batch.dataset.tables import RawRow, Table
-from tts_batch.dataset.types import SeenTypes
+from tts_batch.dataset.types import SeenTypes, is_time
 from tts_batch.errors import RowError, UsageError
 from tts_batch.records import Failure, RefAudio, Row
 
@@ -140,7 +141,7 @@ class _RowReader:
     @property
     def wanted(self) -> tuple[str, ...]:
         """The file's columns to read."""
-        names = (*self._columns.ours.values(), *(self.extras if self._with_extras else ()))
+        names = (*self._columns.ours.values(), *(self.extras if self._with_extras else self._times))
         return tuple(name for name in names if name not in self._folder_values)
 
     def start_fetching(self, raw: RawRow) -> None:
@@ -159,6 +160,13 @@ class _RowReader:
         if self._folder_values:
             self._check_folders(raw_cells)
             raw_cells = {**self._folder_values, **raw_cells}
+        for name in self._times:
+            if isinstance(raw_cells.get(name), str):
+                self._notes.add(
+                    f"column {name!r} holds times that few readers know (out of range, or of an unknown zone): they "
+                    "are carried through as text",
+                    source,
+                )
         cells = {ours: raw_cells[name] for ours, name in self._columns.ours.items() if name in raw_cells}
         values, failure = self._parse(cells, source)
         row_id, failure = self._identify(cells, values, failure, row_index, source)
@@ -234,16 +242,26 @@ class _RowReader:
         return {encodable(name): carried(cells[name]) for name in self._columns.extras if name in cells}
 
     def _check_folders(self, columns: Iterable[str]) -> None:
-        """Raise UsageError for a column that a folder above the file is named after, too."""
+        """Raise UsageError for a column that a folder above the file is named after, too, or another folder."""
         if not self._folder_values:
             return
-        names = {loosely(name): name for name in columns}
-        for key, value in self._folder_values.items():
-            if loosely(key) in names:
+        seen = {self._meaning(name): f"the column {name!r}" for name in columns}
+        for name in self._folder_values:
+            meaning, folder = self._meaning(name), f"the folder {self._folder(name)!r}"
+            if meaning in seen:
                 raise UsageError(
-                    f"{self._table.file.name} has the column {names[loosely(key)]!r}, and the folder "
-                    f"{f'{key}={value}'!r} above it is a column of that name, too: rename one of them."
+                    f"{self._table.file.name} has {seen[meaning]}, and {folder} above it is a column of that name, "
+                    "too: rename one of them."
                 )
+            seen[meaning] = folder
+
+    def _meaning(self, name: str) -> str:
+        meaning = meaning_of(name)
+        return loosely(name) if meaning in self._config.map else meaning  # --map says which of them it is
+
+    def _folder(self, name: str) -> str:
+        value = self._folder_values[name]
+        return f"{name}={HIVE_NULL if value is None else value}"
 
     def _add_columns(self, names: list[str]) -> None:
         """Take columns that came up late. Most are only carried through, which changes nothing for the others."""
@@ -269,6 +287,7 @@ class _RowReader:
         for name in self._audio_columns & set(columns.extras):
             self._notes.add(f"column {name!r} holds bytes or recordings and is not carried through")
         self._notes.add_table(table.file.name, table.form, self._shown(columns))
+        self._times = [name for name in columns.extras if name in table.types and is_time(table.types[name])]
         return ColumnMap(columns.ours, tuple(name for name in columns.extras if name not in self._audio_columns))
 
     def _shown(self, columns: ColumnMap) -> dict[str, str]:
@@ -278,7 +297,7 @@ class _RowReader:
             fields = dict.fromkeys(fields, "line")
         if self._table.form.has_header is not False:
             fields = {}
-        folders = {name: f"folder {name}={value}" for name, value in self._folder_values.items()}
+        folders = {name: f"folder {self._folder(name)}" for name in self._folder_values}
         known = {ours: columns.ours[ours] for ours in COLUMNS if ours in columns.ours}
         return {ours: folders.get(name) or fields.get(name, name) for ours, name in known.items()}
 

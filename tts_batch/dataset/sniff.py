@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 FFMPEG_TIMEOUT_S = 60.0
 _MAX_DECODED_BYTES = 400_000_000
+_CONTROLS = frozenset(range(9)) | frozenset(range(14, 32))
 # Formats that hold their sound themselves: a playlist would send ffmpeg to other files.
 _FFMPEG_FORMATS = (
     "aac,ac3,adx,aiff,amr,ape,asf,au,avi,caf,dsf,dts,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,mxf,nut,ogg,rm,tta,"
@@ -27,10 +28,13 @@ class FileKind:
 
     name: str
     may_be_audio: bool = True
+    may_be_text: bool = False
 
     def __str__(self) -> str:
         return self.name
 
+
+UNKNOWN = FileKind("a file of unknown kind", may_be_text=True)
 
 # (offset, magic, kind)
 _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
@@ -48,6 +52,14 @@ _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
     (8, b"AIFF", FileKind("an AIFF file")),
     (0, b"PK\x03\x04", FileKind("a ZIP archive", may_be_audio=False)),
     (0, b"\x1f\x8b", FileKind("a gzip archive", may_be_audio=False)),
+    (0, b"BZh", FileKind("a bzip2 archive", may_be_audio=False)),
+    (0, b"\x28\xb5\x2f\xfd", FileKind("a zstd archive", may_be_audio=False)),
+    (0, b"\xfd7zXZ\0", FileKind("an xz archive", may_be_audio=False)),
+    (0, b"\xd0\xcf\x11\xe0", FileKind("an old Excel or Word document", may_be_audio=False)),
+    (0, b"{\\rtf", FileKind("an RTF document", may_be_audio=False)),
+    (0, b"PAR1", FileKind("a Parquet file", may_be_audio=False)),
+    (0, b"ARROW1", FileKind("an Arrow file", may_be_audio=False)),
+    (0, b"SQLite format 3", FileKind("an SQLite database", may_be_audio=False)),
     (0, b"\x89PNG", FileKind("a PNG image", may_be_audio=False)),
     (0, b"\xff\xd8\xff", FileKind("a JPEG image", may_be_audio=False)),
     (0, b"%PDF", FileKind("a PDF document", may_be_audio=False)),
@@ -59,18 +71,25 @@ _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
 def sniff(data: bytes) -> FileKind:
     """Name the kind of file that `data`, or its first bytes, seems to be."""
     if not data:
-        return FileKind("an empty file", may_be_audio=False)
+        return FileKind("an empty file", may_be_audio=False, may_be_text=True)
     for offset, magic, kind in _MAGIC:
         if data.startswith(magic, offset):
             return kind
     head = data[:512].lstrip().lower()
-    if head.startswith((b"<!doctype html", b"<html", b"<?xml", b"<")):
+    if head.startswith((b"<!doctype", b"<html", b"<table", b"<head")):
         return FileKind("a web page", may_be_audio=False)
+    if head.startswith(b"<"):
+        return FileKind("a web page", may_be_audio=False, may_be_text=True)
     if head.startswith((b"{", b"[")):
-        return FileKind("JSON", may_be_audio=False)
-    if not set(data[:512]) & (set(range(9)) | set(range(14, 32))):
-        return FileKind("text", may_be_audio=False)
-    return FileKind("a file of unknown kind")
+        return FileKind("JSON", may_be_audio=False, may_be_text=True)
+    if not has_controls(data):
+        return FileKind("text", may_be_audio=False, may_be_text=True)
+    return UNKNOWN
+
+
+def has_controls(data: bytes) -> bool:
+    """Whether the first bytes of `data` hold control characters that texts do not."""
+    return not _CONTROLS.isdisjoint(data[:512])
 
 
 def find_ffmpeg() -> str | None:

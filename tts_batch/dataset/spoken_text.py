@@ -30,6 +30,10 @@ _INVISIBLE = re.compile(f"[{_HIDDEN}]|(?<![\u2600-\u27bf\ufe0f\U0001f000-\U0001f
 _MIXED_WORD = re.compile(f"[A-Za-z][{_LOOKALIKE}]|[{_LOOKALIKE}][A-Za-z]")
 _PHONETIC = re.compile(f"[{_SOUNDS}]")
 _MAY_BE_ODD = re.compile(f"[{_DAMAGE}{_OTHER}{_GREEK}{_HIDDEN}{_JOINER}{_LOOKALIKE}{_SOUNDS}]")  # any of these, fast
+_MAX_ERROR_CHARS = 16
+_CELL_ERROR = re.compile(
+    r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NULL!|NUM!|SPILL!|CALC!|ERROR!|NV|BEZUG!|WERT!)|NULL|null|None|NaN|nan|<NA>|NaT"
+)
 _MAY_BE_MARKUP = re.compile(r"[<&\\*_`#\]]")
 _MARKUP = (
     (
@@ -63,6 +67,8 @@ def check_text(text: str | None, notes: Notes, where: str) -> None:
     if text is None or not has_speech(text):
         shown = "text is empty" if text is None else f"text {text[:40]!r} holds no letter or digit"
         raise RowError("empty_text", f"{shown}: there is nothing to speak.")
+    if len(text) <= _MAX_ERROR_CHARS and _CELL_ERROR.fullmatch(text.strip()):
+        notes.add("text is an error or a null that a program wrote into its cell, and is spoken", where, _short(text))
     if _MAY_BE_MARKUP.search(text):
         for found, sentence in _MARKUP:
             if example := found.search(text):

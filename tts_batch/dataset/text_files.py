@@ -7,11 +7,13 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tts_batch.dataset.files import TableFile, os_errors_as_usage
-from tts_batch.dataset.sniff import sniff
+from tts_batch.dataset.sniff import has_controls, sniff
 from tts_batch.errors import UsageError
 
+_MARK = "\ufeff"
 # (byte order mark, codec that removes it, name): UTF-32 before UTF-16, whose mark its own begins with.
 _MARKS: tuple[tuple[bytes, str, str], ...] = (
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8"),
@@ -21,6 +23,22 @@ _MARKS: tuple[tuple[bytes, str, str], ...] = (
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16"),
 )
 _UNDECODED = re.compile("[\udc80-\udcff]")
+_HEAD_BYTES = 1 << 16
+_MAX_LINE_CHARS = 1 << 27
+_WRITTEN_AS_TEXT = ("page", "pointer", "RTF document", "PDF document")  # kinds of files without control characters
+# What a file of another kind is to be called, or made of.
+_ADVICE: tuple[tuple[str, str], ...] = (
+    ("ZIP", "unpack it, or export the sheet as CSV"),
+    ("Excel", "export the sheet as CSV"),
+    ("gzip", "let its name end in .gz"),
+    ("bzip2", "let its name end in .bz2"),
+    ("zstd", "let its name end in .zst"),
+    ("Parquet", "call it .parquet"),
+    ("Arrow", "call it .arrow"),
+    ("LFS", "`git lfs pull` fetches the file"),
+    ("document", "save it as plain text"),
+    ("web page", "save the table in it as CSV"),
+)
 
 
 class TextFile:
@@ -33,12 +51,14 @@ class TextFile:
     def __init__(self, file: TableFile, encoding: str | None = None) -> None:
         self.file = file
         with os_errors_as_usage(file.name), file.open() as source:
-            head = source.read(64)
+            head = source.read(_HEAD_BYTES)
         found = next(((codec, name) for mark, codec, name in _MARKS if head.startswith(mark)), None)
         self._codec, self.encoding = found or _checked(encoding or "UTF-8")
         self._is_wide = self._codec.startswith(("utf-16", "utf-32"))
         if not self._is_wide:
             _refuse_binary(head, file.name, self.encoding)
+        start = head.decode(self._codec, "ignore")
+        self._line_end = "\r" if "\r" in start and "\n" not in start else "\n"  # as old spreadsheets for the Mac write
 
     @contextmanager
     def open(self, newline: str = "") -> Iterator[io.TextIOWrapper]:
@@ -54,12 +74,22 @@ class TextFile:
             raise UsageError(f"{self.file.name} is not {self.encoding}: {error}.") from error
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        r"""Yield (number from 1, line without its end), skipping blank lines. Only "\n" ends a line."""
-        with self.open(newline="\n") as stream:
-            for number, raw in enumerate(stream, start=1):
+        r"""Yield (number from 1, line without its end), skipping blank lines.
+
+        Only "\n" ends a line, or only "\r" in a file without any "\n".
+        """
+        with self.open(newline=self._line_end) as stream:
+            for number, raw in enumerate(self.limited(stream), start=1):
                 line = raw.removesuffix("\n").removesuffix("\r")
                 if line.strip(" "):
                     yield number, line
+
+    def limited(self, stream: io.TextIOWrapper) -> Iterator[str]:
+        """Yield the lines of `stream`, with their ends. Raises UsageError for one too long to be held in memory."""
+        for raw in iter(partial(stream.readline, _MAX_LINE_CHARS), ""):
+            if len(raw) == _MAX_LINE_CHARS:
+                raise UsageError(f"{self.file.name} is no table: a line has {_MAX_LINE_CHARS} characters or more.")
+            yield raw.lstrip(_MARK)  # of files put together, which have marks within
 
 
 def is_undecoded(text: str) -> bool:
@@ -85,7 +115,6 @@ def _refuse_binary(head: bytes, name: str, encoding: str) -> None:
             f"{name} is not {encoding}, but UTF-16 without a byte order mark: give --encoding utf-16-{order}."
         )
     found = sniff(head)
-    if head.startswith(b"PAR1"):
-        raise UsageError(f"{name} is not text, but a Parquet file: call it .parquet.")
-    if head.startswith((b"PK\x03\x04", b"\x1f\x8b", b"%PDF")):
-        raise UsageError(f"{name} is not text, but {found}: unpack it, or export the sheet as CSV.")
+    if not found.may_be_text and (has_controls(head) or found.name.endswith(_WRITTEN_AS_TEXT)):
+        advice = next((advice for word, advice in _ADVICE if word in found.name), "name the table itself")
+        raise UsageError(f"{name} is not text, but {found}: {advice}.")

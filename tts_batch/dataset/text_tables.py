@@ -1,4 +1,4 @@
-"""CSV files, unquoted lists and JSON lines: cells stay text, a broken line is one broken row.
+"""CSV files and unquoted lists: cells stay text, a broken line is one broken row.
 
 Lists and TSV files know no quoting, so that a stray quotation mark swallows nothing. Lines end at "\\n" only (U+2028
 inside a text does not end one), except that CSV records may hold line ends inside quotes.
@@ -7,26 +7,26 @@ inside a text does not end one), except that CSV records may hold line ends insi
 from __future__ import annotations
 
 import csv
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import dropwhile, islice
 from types import MappingProxyType
 from typing import Any
 
-from tts_batch.dataset.cells import kind_of, printable
+from tts_batch.dataset.cells import printable
 from tts_batch.dataset.tables import RawRow, TableForm
 from tts_batch.dataset.text_files import TextFile, is_undecoded
 from tts_batch.errors import UsageError
 
-_SAMPLE_ROWS = 1000
+SAMPLE_ROWS = 1000
 _MAX_FIELD_CHARS = 16 << 20  # a recording as a data: URI fits; a quote left open does not swallow the file
+_UNSEEN = "\ufeff\u200b\u200c\u200d\u2060"  # a mark of the encoding, and what web pages put between words
 _FORMS = {None: "lines", "\t": "TSV"}
 
 
-class _TextTable(ABC):
+class TextTable(ABC):
     """What the text formats share."""
 
     form: TableForm
@@ -44,7 +44,7 @@ class _TextTable(ABC):
 
     def sample(self, names: Collection[str]) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
-        for row in islice(self.rows(names), _SAMPLE_ROWS):
+        for row in islice(self.rows(names), SAMPLE_ROWS):
             found = {name: value for name, value in row.cells.items() if value not in (None, "")} | found
         return found
 
@@ -66,31 +66,35 @@ class _TextTable(ABC):
                 has = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
                 return RawRow(number, {}, f"line {number} has {has} where {num_fields} are expected.")
             if any(map(is_undecoded, fields)):
-                return RawRow(number, {}, _not_in(encoding, number))
+                return RawRow(number, {}, not_in(encoding, f"line {number}"))
             return RawRow(number, {name: fields[place] for place, name in wanted})
 
         return to_row
 
 
-class CsvTable(_TextTable):
-    """A file with a header whose fields may be quoted. `num_skipped`: records before the header."""
+class CsvTable(TextTable):
+    """A file whose fields may be quoted.
 
-    def __init__(self, text: TextFile, separator: str, *, num_skipped: int = 0) -> None:
+    `names`: what its fields are; None: the first record that is not blank says so. `num_skipped`: records before that.
+    """
+
+    def __init__(
+        self, text: TextFile, separator: str, names: Sequence[str] | None = None, *, num_skipped: int = 0
+    ) -> None:
         super().__init__(text)
-        self._separator, self._num_skipped = separator, num_skipped
-        with self._records() as reader:
-            header = _next_record(reader)
-            sample = [record for record in islice(iter(lambda: _next_record(reader), None), _SAMPLE_ROWS)
+        self._separator, self._num_skipped, self._has_header = separator, num_skipped, names is None
+        with self._records() as (reader, header):
+            sample = [record for record in islice(iter(lambda: _next_record(reader), None), SAMPLE_ROWS)
                       if isinstance(record, list)]  # fmt: skip
         if isinstance(header, csv.Error):
             raise UsageError(f"{text.file.name}: the header cannot be read: {printable(str(header))}")
-        self._names = checked_header(header or [], text)
-        self.form = TableForm("CSV", text.encoding, separator, True, _unnamed(self._names, sample))
+        self._names = checked_header(header, text) if names is None else tuple(names)
+        remarks = _unnamed(self._names, sample) if names is None else ()
+        self.form = TableForm("CSV", text.encoding, separator, self._has_header, remarks)
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         to_row = self._row_maker(columns)
-        with self._records() as reader:
-            _next_record(reader)
+        with self._records() as (reader, _):
             while True:
                 number = reader.line_num + 1
                 record = _next_record(reader)
@@ -103,20 +107,24 @@ class CsvTable(_TextTable):
                     yield row
 
     @contextmanager
-    def _records(self) -> Iterator[Any]:
-        """A csv.reader that is at the header."""
+    def _records(self) -> Iterator[tuple[Any, list[str] | csv.Error]]:
+        """A csv.reader that is behind the header, and the header."""
         csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD_CHARS))
+        header: list[str] | csv.Error | None = []
         with self._text.open() as stream:
-            reader = csv.reader(stream, delimiter=self._separator, strict=True)
+            reader = csv.reader(self._text.limited(stream), delimiter=self._separator, strict=True)
             for _ in range(self._num_skipped):
                 _next_record(reader)
-            yield reader
+            while self._has_header and isinstance(header, list) and not any(map(str.strip, header)):
+                header = _next_record(reader)
+            yield reader, header or []
 
 
-class UnquotedTable(_TextTable):
+class UnquotedTable(TextTable):
     """A file of lines split at one character, or with `separator` None not at all.
 
-    `names`: what its fields are; None: the first line says so.
+    At a space, a colon or a comma a line is split once: an id is before it, and a text behind. `names`: what its fields
+    are; None: the first line that is not blank says so.
     """
 
     def __init__(self, text: TextFile, separator: str | None, names: Sequence[str] | None = None) -> None:
@@ -127,7 +135,8 @@ class UnquotedTable(_TextTable):
         if names is not None:
             self._names = tuple(names)
         else:
-            sample = [self._fields(line) for _, line in islice(text.lines(), _SAMPLE_ROWS)]
+            lines = dropwhile(is_blank, (line for _, line in text.lines()))
+            sample = list(map(self._fields, islice(lines, SAMPLE_ROWS)))
             self._names = checked_header(sample[0] if sample else [], text)
             remarks = _unnamed(self._names, sample[1:])
         form = _FORMS.get(separator, "list")
@@ -135,58 +144,28 @@ class UnquotedTable(_TextTable):
 
     def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
         to_row = self._row_maker(columns)
-        for number, line in islice(self._text.lines(), int(self._has_header), None):
+        lines: Iterator[tuple[int, str]] = self._text.lines()
+        if self._has_header:
+            lines = islice(dropwhile(lambda numbered: is_blank(numbered[1]), lines), 1, None)
+        for number, line in lines:
             if (row := to_row(number, self._fields(line))) is not None:
                 yield row
 
     def _fields(self, line: str) -> list[str]:
-        if self._separator is None:
-            return [line]
+        match self._separator:
+            case None:
+                return [line]
+            case " ":
+                return line.split(maxsplit=1)
+            case ":" | ",":
+                return line.split(self._separator, 1)
         fields = line.split(self._separator)
-        return list(map(_unquoted, fields)) if self._separator == "\t" and '""' in line else fields
+        return list(map(_unquoted, fields)) if '""' in line else fields
 
 
-class JsonLinesTable(_TextTable):
-    """One JSON object a line."""
-
-    def __init__(self, text: TextFile) -> None:
-        super().__init__(text)
-        self.form = TableForm("JSON lines", text.encoding)
-        names: dict[str, None] = {}
-        for _, value in islice(self._objects(), _SAMPLE_ROWS):
-            if isinstance(value, dict):
-                names |= dict.fromkeys(value)
-        self._names = tuple(names)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self._names
-
-    def rows(self, columns: Collection[str]) -> Iterator[RawRow]:
-        """As `Table.rows`, with all keys of each line, since a later line may bring a new one."""
-        for number, value in self._objects():
-            if isinstance(value, dict):
-                yield RawRow(number, value)
-            else:
-                yield RawRow(number, {}, value)
-
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any] | str]]:
-        """Yield (line number, the object or what is wrong with the line)."""
-        for number, line in self._text.lines():
-            if is_undecoded(line):
-                yield number, _not_in(self._text.encoding, number)
-                continue
-            if number == 1 and line.lstrip().startswith("["):
-                raise UsageError(f"{self.file.name} is one JSON array: write one object a line instead.")
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield number, f"line {number} is not a JSON object: {error}"
-                continue
-            yield (
-                number,
-                value if isinstance(value, dict) else (f"line {number} is not a JSON object: it is {kind_of(value)}"),
-            )
+def is_blank(line: str) -> bool:
+    """Whether a line holds nothing but separators and quotes, as spreadsheets write blank rows."""
+    return not line.strip(' \t,;|"')
 
 
 def checked_header(names: Collection[str], text: TextFile) -> tuple[str, ...]:
@@ -194,7 +173,9 @@ def checked_header(names: Collection[str], text: TextFile) -> tuple[str, ...]:
     name = text.file.name
     if any(map(is_undecoded, names)):
         raise UsageError(f"{name}: the header is not {text.encoding}: give --encoding, as in --encoding cp1252.")
-    header = tuple(name.strip() for name in names)
+    header = tuple(name.strip(_UNSEEN).strip() for name in names)
+    if not header:
+        raise UsageError(f"{name} is empty: it has no header.")
     twice = next((name for name, count in Counter(header).items() if name and count > 1), None)
     if twice is not None:
         raise UsageError(f"{name} has two columns named {printable(twice)!r}: rename one of them.")
@@ -211,9 +192,10 @@ def _unnamed(names: Sequence[str], sample: Sequence[Sequence[str]]) -> tuple[str
     return tuple(f"column {place + 1} has no name and is left out" for place in filled)
 
 
-def _not_in(encoding: str, number: int) -> str:
+def not_in(encoding: str, where: str) -> str:
+    """Return the message on a line, or another place, that a file's encoding cannot decode."""
     hint = "" if encoding != "UTF-8" else ": give --encoding if all of the file is another, as cp1252"
-    return f"line {number} is not {encoding}{hint}."
+    return f"{where} is not {encoding}{hint}."
 
 
 def _unquoted(field: str) -> str:

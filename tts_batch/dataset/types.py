@@ -38,6 +38,11 @@ class SeenTypes:
             self._notes.add(f"column {name!r} is {seen} in {first} and {ours} in {file}: it is carried through as text")
 
 
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column holds dates, times of day, moments or durations."""
+    return bool(pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type of the values, however they are stored."""
     if pa.types.is_dictionary(kind):

@@ -22,7 +22,7 @@ from tts_batch.engine.request import (
 )
 from tts_batch.model.checkpoint import Checkpoint
 from tts_batch.model.text_tokenizer import TextTokenizer
-from tts_batch.worker.checks import find_fault
+from tts_batch.worker.examine import find_fault
 
 TEXT = "Hello."
 MAX_FRAMES = 100  # 8 s: more than any voice needs for that word

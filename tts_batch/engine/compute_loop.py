@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,12 +19,14 @@ from tts_batch.engine.code2wav.code2wav import NO_MEMORY_FOR_AUDIO, Code2Wav
 from tts_batch.engine.errors import EngineError
 from tts_batch.engine.exchange import MAX_SAMPLES, Exchange
 from tts_batch.engine.kernels.backend import kernels_allowed
+from tts_batch.engine.memory_errors import is_out_of_memory, suppress_out_of_memory
 from tts_batch.engine.meter import Meter, Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.request import SpeechRequest, SpeechResult
 from tts_batch.engine.results import cancelled_result, error_result, failure_result
 from tts_batch.engine.row_limit import RowLimit
 from tts_batch.engine.runner import Runner
+from tts_batch.engine.sizing import Sizes
 from tts_batch.engine.watchdog import LOOKS_PER_TIMEOUT, Unit, Watchdog, all_stacks
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ Done = TypeVar("Done")
 
 BURST = 64  # requests prepared together at most: all their references are encoded in one unit of work
 BURST_AHEAD = 32  # of those that will only wait: it takes less time than the frames that the device is busy with
+LOAD_AHEAD = 128  # requests whose references are loaded before their turn
 TAKE_IN_S = 2.0  # after which a burst is the last before the stages have their turn again
 DEVICE_POLL_S = 0.001  # while only the device has something to do
 JOIN_S = 30.0
@@ -50,6 +52,7 @@ class Stages:
     kernels: bool = True  # whether Triton kernels may be used, or their torch twins only
     max_waiting_samples: int = MAX_SAMPLES  # of clips that wait for the caller
     meter: Meter = field(default_factory=Meter)
+    sizes: Sizes | None = None  # what was chosen for the device's memory
 
 
 class ComputeLoop:
@@ -195,10 +198,10 @@ class ComputeLoop:
         until_s = time.monotonic() + TAKE_IN_S
         while True:
             has_free_slots = self._runner.has_free_slots
+            self._preparer.load_ahead(self._exchange.next_requests(LOAD_AHEAD))
             burst = self._take(max(0, min(self._runner.room, BURST if has_free_slots else BURST_AHEAD)))
             if not burst:
                 return
-            self._preparer.load_ahead(burst)
             for request in burst:
                 if self._exchange.is_closed:
                     return
@@ -239,13 +242,15 @@ class ComputeLoop:
                 continue
             try:
                 self._code2wav.submit(row)
-            except torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
                 self._code2wav.drop(request_id)
                 self._put(error_result(request_id, "out_of_memory", NO_MEMORY_FOR_AUDIO))
 
     def _run(self, work: Callable[[], Done]) -> Done | None:
         """Let the runner work; where its memory runs out it starts again, smaller."""
-        with suppress(torch.OutOfMemoryError), self._watchdog.unit("decode"):
+        with suppress_out_of_memory(), self._watchdog.unit("decode"):
             return work()
         self._lower_limit()  # where the error is gone, and with it the tensors that it kept
         return None

@@ -42,6 +42,32 @@ def resolve_platform(config: EngineConfig) -> Platform:
     return Platform(device, dtype, runner, _resolve_split_device(config, device))
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether Triton compiles for the tensor cores of a CUDA device: sm80 and later, and all of AMD's."""
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What this process may still allocate on a CUDA device: what is free, within a fraction that torch was set to."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    index = torch.cuda.current_device() if device.index is None else device.index  # torch takes no other form here
+    fraction = torch.cuda.get_per_process_memory_fraction(index)
+    return min(free, int(fraction * total) - torch.cuda.memory_reserved(device))
+
+
+def describe_memory(device: torch.device) -> str:
+    """A device in words; a CUDA card with its name and free memory."""
+    if device.type != "cuda":
+        return str(device)
+    return f"{describe_card(device)} has {free_bytes(device) / 2**30:.1f} GiB free"
+
+
+def describe_card(device: torch.device) -> str:
+    """A CUDA device and the name of its card."""
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
 def _resolve_device(asked: str) -> torch.device:
     if asked == "auto":
         return torch.device(next((name for name in ("cuda", "xpu") if _is_available(name)), "cpu"))
@@ -80,8 +106,9 @@ def _resolve_dtype(asked: str, device: torch.device) -> torch.dtype:
 
 def _resolve_runner(asked: str | None, device: torch.device) -> str:
     if asked is None:
-        runner = "v2" if device.type == "cuda" and torch.version.hip is None else "v1"
-        logger.info("runner %s: the default on %s", runner, device)
+        runner = "v2" if device.type == "cuda" and torch.version.hip is None and has_kernels(device) else "v1"
+        reason = "the default" if device.type != "cuda" or has_kernels(device) else "the kernels of v2 need sm80"
+        logger.info("runner %s: %s on %s", runner, reason, device)
         return runner
     if asked not in RUNNERS:
         raise EngineConfigError(f"runner {asked!r} is not one of {', '.join(RUNNERS)}.")

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Set
+from itertools import islice
 
 from tts_batch.engine.errors import DuplicateRequest, EngineError
 from tts_batch.engine.request import SpeechRequest, SpeechResult
@@ -119,6 +120,13 @@ class Exchange:
     def owed(self) -> Set[str]:
         """The running requests: taken, without a result."""
         return self._owed
+
+    def next_requests(self, count: int) -> list[SpeechRequest]:
+        """The first requests that wait to be taken, `count` at most."""
+        if not self._inbox:
+            return []
+        with self._changed:
+            return list(islice(self._inbox.values(), count))
 
     def take(self, count: int) -> list[SpeechRequest]:
         """The next requests, `count` at most. Each is owed a result."""

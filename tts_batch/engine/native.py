@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from tts_batch.engine.assemble import assemble
+from tts_batch.engine.assemble import assemble, require_memory
 from tts_batch.engine.choices import CODE2WAV_MODES, PLACEMENTS
 from tts_batch.engine.compute_loop import ComputeLoop
-from tts_batch.engine.devices import Platform, resolve_platform
+from tts_batch.engine.devices import Platform, describe_memory, resolve_platform
 from tts_batch.engine.errors import EngineConfigError, EngineError
+from tts_batch.engine.memory_errors import is_out_of_memory
 from tts_batch.engine.meter import Reading
 from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import resolve_profile
@@ -39,36 +42,43 @@ class NativeEngine:
         resolve_profile(config, platform)  # a wrong name is reported before the weights are read
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
-            model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
-            self._open(model, platform, config)
+            with out_of_memory_reported(platform):
+                require_memory(checkpoint.config, checkpoint.codec, platform, config)
+                model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
+                self._open(model, platform, config, owns_model=True)
         except (CheckpointError, WeightsError) as error:
             raise EngineConfigError(str(error)) from error
-        except torch.OutOfMemoryError as error:
-            raise EngineConfigError(
-                f"{platform.device} has too little free memory for this engine: ask for fewer rows at once with "
-                f"--max-num-seqs, or for a smaller profile. ({error})"
-            ) from error
 
     @classmethod
-    def of_model(cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None) -> NativeEngine:
+    def of_model(
+        cls, model: Qwen3TTS, config: EngineConfig, preparer: Preparer | None = None, owns_model: bool = False
+    ) -> NativeEngine:
         """An engine on a model that is already loaded, with random weights for example; `config.model` is unused.
 
+        With `owns_model`, weights that it does not read are freed, and the model serves no other engine.
+
         With placement split, the model's codec decoder moves to the second device and stays there. Raises
-        EngineConfigError as `NativeEngine` does, and OutOfMemoryError.
+        EngineConfigError as `NativeEngine` does.
         """
         _check_modes(config)
         engine = cls.__new__(cls)
-        engine._open(model, resolve_platform(config), config, preparer)
+        with out_of_memory_reported(platform := resolve_platform(config)):
+            engine._open(model, platform, config, preparer, owns_model)
         return engine
 
     def _open(
-        self, model: Qwen3TTS, platform: Platform, config: EngineConfig, preparer: Preparer | None = None
+        self,
+        model: Qwen3TTS,
+        platform: Platform,
+        config: EngineConfig,
+        preparer: Preparer | None = None,
+        owns_model: bool = False,
     ) -> None:
         if platform.device.type == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # the official waves are of full float32 convolutions
         profile_name, profile = resolve_profile(config, platform)
         preparer = preparer or Preparer(model, _voice_store(model, config), profile.references_together)
-        stages = assemble(model, platform, profile, config, preparer)
+        stages = assemble(model, platform, profile, config, preparer, owns_model)
         self.info = {
             "runner": platform.runner,
             "device": str(platform.device),
@@ -78,6 +88,8 @@ class NativeEngine:
             "code2wav_mode": config.code2wav_mode,
             **{knob: str(value) for knob, value in asdict(profile).items()},
         }
+        if stages.sizes is not None:
+            self.info |= {name: str(size) for name, size in asdict(stages.sizes).items()}
         if isinstance(stages.runner, ContinuousRunner):
             settings = stages.runner.settings
             self.info["kv_tokens"] = str(settings.num_pages * settings.page_size)
@@ -125,6 +137,21 @@ class NativeEngine:
         if self._loop is None:
             raise EngineError("this engine is closed.")
         return self._loop
+
+
+@contextmanager
+def out_of_memory_reported(platform: Platform) -> Iterator[None]:
+    """Turn every form of out of memory into an EngineConfigError that says what helps."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        cause = str(error).partition("\n")[0][:200]
+        raise EngineConfigError(
+            f"{describe_memory(platform.device)}, too little free memory for this engine: use a 0.6B model, a "
+            f"smaller --profile or fewer rows with --max-num-seqs, or end other programs on it. ({cause})"
+        ) from error
 
 
 def _close(loop: ComputeLoop, preparer: Preparer) -> None:

@@ -30,20 +30,35 @@ class Preparer:
         self._model = model
         self._store = store
         self._references_together = references_together
+        self._reference_s: float | None = None
         self.forget_references()
 
     def forget_references(self) -> None:
         """Encode every voice anew, unless it is stored."""
         self._references = References(self._model, store=self._store, together=self._references_together)
+        if self._reference_s is not None:
+            self._references.limit(self._reference_s)
+
+    def limit_references(self, seconds: float) -> None:
+        """Encode at most `seconds` of references together, from now on."""
+        self._reference_s = seconds
+        self._references.limit(seconds)
 
     def close(self) -> None:
         """Finish writing to the store."""
         if self._store is not None:
             self._store.flush()
 
+    def warm_up(self) -> None:
+        """Make the first references as fast to encode as later ones."""
+        if self._model.config.kind == "base":
+            self._references.warm_up()
+
     def load_ahead(self, requests: Iterable[SpeechRequest]) -> None:
-        """Begin to load the references of a burst, several at once."""
-        self._references.load_ahead(r.reference for r in requests if r.reference is not None and self._clones(r))
+        """Load the references of the next requests, several at once."""
+        self._references.load_ahead(
+            (r.reference, not r.x_vector_only) for r in requests if r.reference is not None and self._clones(r)
+        )
 
     def load(self, request: SpeechRequest) -> None:
         """Load the request's reference, unless its voice is known. What goes wrong, `prepare` raises."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +25,9 @@ def open_engine(spec: str, config: EngineConfig) -> Engine:
 
         return NativeEngine(config)
     if spec == "vllm":
-        raise EngineConfigError(
-            "engine 'vllm' is not in this version; it will come with the extra tts-batch[vllm]: use --engine native."
-        )
+        from tts_batch.engine.vllm.engine import VllmEngine
+
+        return VllmEngine(config)
     found = _find(spec)
     if parameter_name(found) is not None:
         return FunctionEngine(found, config.max_num_seqs)
@@ -47,13 +47,26 @@ def open_engine(spec: str, config: EngineConfig) -> Engine:
     )
 
 
+def has_module(name: str) -> bool:
+    """Whether an engine's module can be found; the packages that it is in are imported, and it is not."""
+    _search_working_folder()
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _search_working_folder() -> None:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def _find(spec: str) -> Callable[..., Any]:
     module_name, _, name = spec.partition(":")
     if not (module_name and name):
         raise EngineConfigError(f"engine {spec!r} is not one of native, vllm, package.module:factory.")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _search_working_folder()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

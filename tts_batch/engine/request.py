@@ -145,6 +145,7 @@ class EngineConfig:
     cuda_graph: bool = True
     eager: bool = False  # neither CUDA graphs nor Triton kernels: their torch twins, operation by operation
     max_num_seqs: int | None = None  # rows decoded together; None: from the profile and free memory
+    max_frames: int | None = None  # longest budget of a request, for which memory is kept; None: 8,192
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
     stall_timeout_s: float = 30.0  # stall timeout of any stage

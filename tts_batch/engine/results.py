@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tts_batch.engine.memory_errors import is_out_of_memory
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SpeechResult
 
 
@@ -14,7 +15,7 @@ def failure_result(request_id: str, error: BaseException, doing: str = "preparin
     reason = getattr(error, "reason", None)
     if isinstance(reason, str):
         return error_result(request_id, reason, str(getattr(error, "message", error)))
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not loaded for its name
+    if is_out_of_memory(error):
         return error_result(request_id, "out_of_memory", f"the device ran out of memory while {doing}.")
     return error_result(request_id, "engine_error", f"{doing} raised {type(error).__name__}: {error}")
 

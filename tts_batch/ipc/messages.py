@@ -1,36 +1,24 @@
-"""What the processes of a run say to each other: a frozen dataclass for each message, a union for each direction."""
+"""What the processes of a run say to each other: a dataclass for each message, a union for each direction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tts_batch.choices import CheckName, Format, Task
-from tts_batch.engine.request import EngineConfig, SamplingParams, SpeechResult
+from tts_batch.engine.request import EngineConfig, Reference, SamplingParams, SpeechRequest, SpeechResult
 from tts_batch.records import Failure
 
 if TYPE_CHECKING:
     from tts_batch.store.journal import Outcome
 
-# What a row becomes on its way
+# A row on its way: asked for by the parent, made by a worker, finished by a clip process
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceFile:
-    """Where a worker reads a reference recording, and the key of its content."""
-
-    key: str
-    path: str
-    kind: Literal["path", "data", "array"]  # the user's file; the bytes of one, or a NumPy array, written by the parent
-    label: str  # how the table names it, for messages
-    text: str | None
-    sampling_rate_hz: int | None = None  # of an array
-
-
-@dataclass(frozen=True, slots=True)
-class PieceTask:
+class PieceRequest:
     """One request of a row: its whole text, or a piece of a text that is split."""
 
     request_id: str
@@ -41,12 +29,12 @@ class PieceTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowTask:
+class RowRequest:
     """A row to synthesise: everything that a worker needs to know of it."""
 
     id: str
     task: Task
-    pieces: tuple[PieceTask, ...]  # of its text, in order; most often one
+    pieces: tuple[PieceRequest, ...]  # of its text, in order; most often one
     sampling: SamplingParams
     fingerprint: str
     input_digest: str
@@ -55,7 +43,7 @@ class RowTask:
     instruct: str | None = None
     x_vector_only: bool = False
     non_streaming: bool | None = None
-    reference: ReferenceFile | None = None
+    reference: Reference | None = None
     seeds_before: tuple[int, ...] = ()  # of attempts in earlier runs
 
     @property
@@ -73,44 +61,95 @@ class RowTask:
         return sum(piece.expected_s for piece in self.pieces)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PieceResult:
-    """What an engine returned for a piece, on its `attempt`-th attempt of this run, counted from 1."""
+@dataclass(slots=True, eq=False)
+class ActivePiece:
+    """One request of a row under way. Each piece has attempts of its own."""
 
-    number: int  # of the piece, from 0
-    attempt: int
-    seed: int
-    is_last_attempt: bool
-    result: SpeechResult
+    number: int  # from 0
+    request: PieceRequest
+    num_attempts: int = 0  # begun in this run
+    result: SpeechResult | None = None  # of the last attempt, until another one begins
+
+    @property
+    def seed(self) -> int:
+        """Of the last attempt."""
+        return self.request.seeds[max(self.num_attempts, 1) - 1]
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.num_attempts >= len(self.request.seeds)
+
+    def begin_attempt(self, row: RowRequest) -> SpeechRequest:
+        """Return the engine's request of the next attempt."""
+        self.num_attempts += 1
+        self.result = None
+        piece = self.request
+        return SpeechRequest(
+            request_id=piece.request_id,
+            text=piece.text,
+            task=row.task,
+            seed=self.seed,
+            max_frames=piece.max_frames,
+            sampling=row.sampling,
+            language=row.language,
+            speaker=row.speaker,
+            instruct=row.instruct,
+            reference=row.reference,
+            x_vector_only=row.x_vector_only,
+            non_streaming=row.non_streaming,
+        )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClipTask:
-    """A row whose engine results are complete, to be examined, encoded, written and recorded.
+@dataclass(slots=True, eq=False)
+class ActiveRow:
+    """A row between its arrival in a worker and its end; a clip process gets it to finish an attempt.
 
-    With a `failure`, the row has failed already, in `failed_piece` where that is known, and is only recorded.
+    With a `failure`, it has failed already, in `failed_piece` where that is known, and is only recorded.
     """
 
-    row: RowTask
-    results: tuple[PieceResult, ...]
-    num_attempts: int  # in this run, of the piece with the most
-    failed_attempts: tuple[Mapping[str, Any], ...] = ()  # records of earlier attempts
+    request: RowRequest
+    pieces: list[ActivePiece] = field(init=False)
+    state: Literal["making", "finishing", "ended"] = "making"  # ended: nothing that the engine still returns counts
+    begun_at_s: float | None = None  # when the engine got the first of its requests, by the monotonic clock
+    failed_attempts: list[Mapping[str, Any]] = field(default_factory=list)  # one record for each
     failure: Failure | None = None
     failed_piece: int | None = None  # from 0
 
+    def __post_init__(self) -> None:
+        self.pieces = [ActivePiece(number, piece) for number, piece in enumerate(self.request.pieces)]
 
-@dataclass(frozen=True, slots=True)
-class RowEnd:
-    """A row that is recorded in the journal."""
+    @property
+    def id(self) -> str:
+        return self.request.id
 
-    id: str
-    status: Literal["ok", "failed"]
-    audio_s: float
+    @property
+    def results(self) -> list[SpeechResult]:
+        """What the engine has returned of it, in the order of the pieces."""
+        return [piece.result for piece in self.pieces if piece.result is not None]
 
-    @classmethod
-    def of(cls, outcome: Outcome) -> RowEnd:
-        """Return what a line of the journal says of a row's end."""
-        return cls(outcome.id, "failed" if outcome.status == "failed" else "ok", outcome.duration_s or 0.0)
+    @property
+    def num_attempts(self) -> int:
+        """In this run, of the piece with the most."""
+        return max(piece.num_attempts for piece in self.pieces)
+
+    def fail(self, failure: Failure, piece: int | None = None) -> None:
+        """Have it recorded as failed, without its audio."""
+        self.failure, self.failed_piece = failure, piece
+        self.forget_results()
+
+    def forget_results(self) -> None:
+        """Release the audio now, whoever still refers to the row."""
+        for piece in self.pieces:
+            piece.result = None
+
+
+Ended = dict[str, float | None]
+"""Rows that are recorded in the journal: id → seconds of audio; None: the row failed."""
+
+
+def ended_rows(outcomes: Iterable[Outcome]) -> Ended:
+    """Return what lines of the journal say of their rows' ends."""
+    return {line.id: None if line.status == "failed" else line.duration_s or 0.0 for line in outcomes}
 
 
 # Settings
@@ -202,7 +241,7 @@ class OpenEngine:
 class AssignRows:
     """More rows to synthesise."""
 
-    rows: tuple[RowTask, ...]
+    rows: tuple[RowRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +271,7 @@ class RowsProgress:
     """Rows that the engine has begun, and rows that have ended. Empty: a sign of life from within a split row."""
 
     begun: tuple[str, ...] = ()
-    ended: tuple[RowEnd, ...] = ()
+    ended: Ended = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +287,7 @@ class WorkerFailed:
     disk_full: bool = False
 
 
-# Worker → clip process; ClipTask is the other message
+# Worker → clip process; ActiveRow is the other message
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +326,10 @@ class RetryPieces:
 class RowsRecorded:
     """Rows that are on the disk and in the journal."""
 
-    rows: tuple[RowEnd, ...]
+    ended: Ended
 
 
 ToWorker = OpenEngine | AssignRows | NoMoreRows | StopWorker
 FromWorker = EngineReady | RowsProgress | WorkerClosing | WorkerFailed
-ToClipProcess = OpenWriter | ClipTask | CommitNow | CloseWriter
+ToClipProcess = OpenWriter | ActiveRow | CommitNow | CloseWriter
 FromClipProcess = RetryPieces | RowsRecorded | WorkerFailed

@@ -25,6 +25,7 @@ class Qwen3TTS:
     def __init__(self, config: ModelConfig, codec: CodecConfig) -> None:
         """Build the network on the meta device: names and shapes, without values or a text tokenizer."""
         self.config = config
+        self.codec = codec
         with torch.device("meta"):
             self.talker = Talker(config.talker, config.code_predictor)
             self.speaker_encoder = SpeakerEncoder(config.speaker_encoder) if config.speaker_encoder else None

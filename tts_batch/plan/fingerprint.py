@@ -25,7 +25,11 @@ _SILENT_SETTINGS = {
 }
 
 # Optional steps: their settings count only in runs that use them, so that other fingerprints stay as they were.
-_OPTIONAL = {"split_text": ("split_text", "split_pause_s"), "trim": ("trim", "trim_margin_s")}
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "split_text": ("split_text", "split_pause_s"),
+    "trim": ("trim", "trim_margin_s"),
+    "engine_options": ("engine_options",),
+}
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
@@ -83,6 +87,8 @@ class RowFingerprints:
         self._common.update(json.dumps(common, sort_keys=True).encode())
         if config.trim:
             self._common.update(f"trim {config.trim_margin_s}".encode())
+        if config.engine_options:
+            self._common.update(json.dumps(sorted(config.engine_options.items())).encode())
         self._pause_s = config.split_pause_s
 
     def of(

@@ -59,6 +59,7 @@ class GroupTotals:
     num_pieces: int = 0  # of their texts: as many as rows, or more with --split-text
     expected_frames: int = 0
     budget_frames: int = 0
+    longest_frames: int = 0  # the largest budget of a piece
     prompt_positions: int = 0
 
     def add(self, checked: PlannedRow, *, mine: bool = True) -> None:
@@ -68,6 +69,7 @@ class GroupTotals:
         self.num_pieces += len(checked.pieces)
         self.expected_frames += checked.expected_frames
         self.budget_frames += checked.max_frames
+        self.longest_frames = max([self.longest_frames, *(piece.max_frames for piece in checked.pieces)])
         self.prompt_positions += sum(piece.prompt_positions for piece in checked.pieces)
 
     @property
@@ -82,7 +84,8 @@ class GroupTotals:
     @property
     def speed(self) -> MeasuredSpeed | None:
         """The measurement behind `gpu_s`; None where models of this shape were not measured."""
-        return SPEEDS.get(self.model.checkpoint.config.talker.hidden_size)
+        checkpoint = self.model.checkpoint
+        return SPEEDS.get(checkpoint.config.talker.hidden_size) if checkpoint else None
 
     @property
     def gpu_s(self) -> float | None:
@@ -91,22 +94,25 @@ class GroupTotals:
 
     @property
     def weights_bytes(self) -> int:
-        """The size of the weights on disk."""
-        return sum(file.stat().st_size for file in self.model.checkpoint.path.rglob("*.safetensors"))
+        """The size of the weights on disk; 0 for those of an engine of the user's own."""
+        checkpoint = self.model.checkpoint
+        return sum(file.stat().st_size for file in checkpoint.path.rglob("*.safetensors")) if checkpoint else 0
 
     @property
     def cache_bytes_per_row(self) -> int:
         """The KV cache, in bfloat16, of a row, or a piece, of average length: its prompt and its frames."""
+        if self.model.checkpoint is None:
+            return 0
         talker = self.model.checkpoint.config.talker
         positions = (self.prompt_positions + self.expected_frames) / self.num_pieces
         return round(2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * 2 * positions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as JSON values."""
-        checkpoint, speed = self.model.checkpoint, self.speed
+        speed = self.speed
         return {
             "model": self.model.name,
-            "revision": checkpoint.revision,
+            "revision": self.model.revision,
             "task": self.model.task,
             "rows": self.num_rows,
             "pieces": self.num_pieces,
@@ -187,7 +193,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
-    check_engine(config.engine)
+    check_engine(config, notes)
     note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}
@@ -195,7 +201,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     num_rows = num_mine = 0
     failures: Counter[str] = Counter()
     examples: list[Row] = []
-    groups: dict[Task, GroupTotals] = {}
+    groups: dict[Task | None, GroupTotals] = {}
     for checked in check_rows(read_rows(config, notes, with_extras=False, fetcher=fetcher), config, models, notes):
         mine = shard.holds(checked.row.id)
         num_rows, num_mine = num_rows + 1, num_mine + mine
@@ -222,7 +228,9 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
         groups=tuple(in_order),
         notes=tuple(notes.sentences()),
         tables=tuple(notes.reports()),
-        settings=run_settings(config, {group.model.task: group.model.weights for group in in_order}),
+        settings=run_settings(
+            config, {group.model.task: group.model.weights for group in in_order if group.model.task}
+        ),
         fetcher=fetcher,
     )
 

@@ -105,15 +105,15 @@ def _take_suffix(take: int) -> str:
 def _check(row: Row, config: JobConfig, models: Models, notes: Notes) -> PlannedRow:
     task = row.task
     try:
-        group = models.assign(row)
-        task = group.task
-        return _checked(row, group, config, notes)
+        group, task = models.assign(row)
+        return _checked(replace(row, task=task) if row.task != task else row, group, config, notes)
     except RowError as error:
         return PlannedRow(replace(row, task=task, failure=Failure(error.reason, error.message)))
 
 
 def _checked(row: Row, group: ModelGroup, config: JobConfig, notes: Notes) -> PlannedRow:
-    check_task(row, group.checkpoint.config)
+    if group.checkpoint is not None:
+        check_task(row, group.checkpoint.config)
     reference_key, reference_s = None, None
     if row.ref_audio is not None:
         reference_s, reference_key = examine_reference(row.ref_audio)
@@ -155,9 +155,9 @@ def _with_fingerprint(checked: PlannedRow, config: JobConfig) -> PlannedRow:
     seed = derive_seed(config.seed, checked.input_id, take=checked.take, explicit=row.seed)
     non_streaming = row.non_streaming if row.non_streaming is not None else group.text_first
     # What is not an engine's default is given to it in the row.
-    given = True if non_streaming and group.task == "base" else row.non_streaming
-    if row.task != group.task or row.non_streaming != given:
-        row = replace(row, task=group.task, non_streaming=given)
+    given = True if non_streaming and row.task == "base" else row.non_streaming
+    if row.non_streaming != given:
+        row = replace(row, non_streaming=given)
     fingerprint = group.fingerprints.of(
         row,
         voice_key=checked.reference_key,

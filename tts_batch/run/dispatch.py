@@ -7,12 +7,12 @@ row that is alone at two deaths fails. The others only run again.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tts_batch.ipc.messages import RowTask
+from tts_batch.ipc.messages import RowRequest
 
 MESSAGE_ROWS = 64  # sent together, and to a worker whose engine is not yet open
 DEATHS_BEFORE_ALONE = 2
@@ -20,24 +20,11 @@ DEATHS_ALONE = 2  # one may have another cause: a machine short of memory, an op
 
 
 @dataclass(slots=True, eq=False)
-class DispatchedRow:
-    """A row to synthesise, and how many workers died while their engine had it."""
-
-    task: RowTask
-    deaths: int = 0
-    deaths_alone: int = 0  # of them, while it had nothing else
-
-    @property
-    def id(self) -> str:
-        return self.task.id
-
-
-@dataclass(slots=True, eq=False)
 class AssignedRows:
     """What one worker has: rows that wait for its engine, oldest first, and rows that the engine has begun."""
 
-    queued: dict[str, DispatchedRow] = field(default_factory=dict)
-    in_flight: dict[str, DispatchedRow] = field(default_factory=dict)
+    queued: dict[str, RowRequest] = field(default_factory=dict)
+    in_flight: dict[str, RowRequest] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.queued) + len(self.in_flight)
@@ -48,17 +35,9 @@ class AssignedRows:
         if row is not None:
             self.in_flight[row_id] = row
 
-    def end(self, row_id: str) -> DispatchedRow | None:
+    def end(self, row_id: str) -> RowRequest | None:
         """The row ended; None when this worker did not have it."""
         return self.in_flight.pop(row_id, None) or self.queued.pop(row_id, None)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether the one row that it has is under suspicion: such a row comes alone, and nothing comes to it."""
-        if len(self) != 1:
-            return False
-        (row,) = (*self.queued.values(), *self.in_flight.values())
-        return row.deaths >= DEATHS_BEFORE_ALONE
 
 
 def find_room(mine: AssignedRows, all_assigned: Sequence[AssignedRows], left: int, most: int) -> int:
@@ -79,12 +58,14 @@ def find_room(mine: AssignedRows, all_assigned: Sequence[AssignedRows], left: in
 class Dispatch:
     """Assigns rows: first those that lost their worker, then the source's, at last the suspects one by one."""
 
-    def __init__(self, source: Iterator[DispatchedRow]) -> None:
+    def __init__(self, source: Iterator[RowRequest]) -> None:
         self._source = source
-        self._ahead: deque[DispatchedRow] = deque()
-        self._suspects: deque[DispatchedRow] = deque()
+        self._ahead: deque[RowRequest] = deque()
+        self._suspects: deque[RowRequest] = deque()
+        self.deaths: Counter[str] = Counter()  # row id → workers that died while their engine had it …
+        self.deaths_alone: Counter[str] = Counter()  # … and nothing else
 
-    def take(self, assigned: AssignedRows) -> DispatchedRow | None:
+    def take(self, assigned: AssignedRows) -> RowRequest | None:
         """Assign the next row to a worker and return it; None when there is none for it now."""
         row = self._choose(assigned)
         if row is not None:
@@ -107,21 +88,20 @@ class Dispatch:
         self._ahead.extend(rows := [*islice(self._source, count)])
         return len(rows) == count
 
-    def reclaim(self, assigned: AssignedRows) -> DispatchedRow | None:
+    def reclaim(self, assigned: AssignedRows) -> RowRequest | None:
         """Take back the rows of a dead worker; return the poison row that killed it, if that is clear."""
         in_flight = list(assigned.in_flight.values())
         waiting = list(assigned.queued.values())
         assigned.in_flight.clear()
         assigned.queued.clear()
-        for row in in_flight:
-            row.deaths += 1
+        self.deaths.update(row.id for row in in_flight)
         poison = None
         if len(in_flight) == 1:
-            in_flight[0].deaths_alone += 1
-            if in_flight[0].deaths_alone >= DEATHS_ALONE:
+            self.deaths_alone[in_flight[0].id] += 1
+            if self.deaths_alone[in_flight[0].id] >= DEATHS_ALONE:
                 poison = in_flight.pop()
         for row in reversed(in_flight + waiting):
-            if row.deaths >= DEATHS_BEFORE_ALONE:
+            if self.deaths[row.id] >= DEATHS_BEFORE_ALONE:
                 self._suspects.appendleft(row)
             else:
                 self._ahead.appendleft(row)
@@ -133,8 +113,8 @@ class Dispatch:
         self._ahead.clear()
         self._suspects.clear()
 
-    def _choose(self, assigned: AssignedRows) -> DispatchedRow | None:
-        if assigned.is_suspect:
+    def _choose(self, assigned: AssignedRows) -> RowRequest | None:
+        if self._has_suspect(assigned):
             return None
         self._look_ahead()
         if self._ahead:
@@ -142,6 +122,13 @@ class Dispatch:
         if self._suspects and not len(assigned):
             return self._suspects.popleft()
         return None
+
+    def _has_suspect(self, assigned: AssignedRows) -> bool:
+        """Whether the one row there is under suspicion: such a row comes alone, and nothing comes to it."""
+        if len(assigned) != 1 or not self.deaths:
+            return False
+        (row_id,) = (*assigned.queued, *assigned.in_flight)
+        return self.deaths[row_id] >= DEATHS_BEFORE_ALONE
 
     def _look_ahead(self) -> None:
         if not self._ahead and (row := next(self._source, None)) is not None:

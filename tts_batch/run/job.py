@@ -14,17 +14,19 @@ from typing import Any
 from tts_batch.config import JobConfig
 from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
+from tts_batch.ipc.messages import RowRequest
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
-from tts_batch.run.dispatch import Dispatch, DispatchedRow
+from tts_batch.run.dispatch import Dispatch
 from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
+from tts_batch.run.plan_spool import PlanSpool
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
 from tts_batch.run.resume import Resumed, resume
-from tts_batch.run.row_tasks import open_engine_message, row_task
+from tts_batch.run.row_requests import open_engine_message, row_request
 from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
@@ -128,6 +130,7 @@ class _Job:
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
         self._own_segment: SegmentWriter | None = None
+        self._plan_spool: PlanSpool | None = None
         self._pool: Pool | None = None
 
     def run(self, retry: Collection[Reason]) -> JobSummary:
@@ -167,6 +170,8 @@ class _Job:
             self._pool.end()
         if self._own_segment is not None:
             self._own_segment.close()
+        if self._plan_spool is not None:
+            self._plan_spool.close()
 
     def _resume(self, *, overwrite: bool = False) -> Resumed:
         allow_mixed = self._config.allow_mixed
@@ -205,7 +210,7 @@ class _Job:
         each = f"2 {devices[0].kind}" if self._config.placement == "split" else devices[0].kind
         self.info(f"{group.model.name}: up to {self._left + 1} rows on {len(devices)} × {each}.")
         answer_limits = self._limits.answer_s, self._limits.answer_frame_s
-        opening = partial(open_engine_message, self._config, group.model, len(devices), answer_limits)
+        opening = partial(open_engine_message, self._config, group, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
         self._pool = Pool(*names, devices, opening, self, self._limits)
@@ -215,13 +220,17 @@ class _Job:
         if self._pool is not None:
             self._pool.close()
 
-    def _rows_to_make(self, group: GroupTotals) -> Iterator[DispatchedRow]:
+    def _rows_to_make(self, group: GroupTotals) -> Iterator[RowRequest]:
         """Yield the group's rows that are not done, in input order."""
         before = self._before
-        for planned in self._planned():
+        planned_rows = self._planned()
+        if self._plan_spool is None:
+            self._plan_spool = PlanSpool(self._journal)
+            planned_rows = self._plan_spool.watch(planned_rows)
+        for planned in planned_rows:
             if self._stop.requested:
                 return
-            if planned.model_group is None or planned.model_group.task != group.model.task:
+            if planned.model_group is not group.model:
                 continue
             self._left -= 1
             standing = before.index.standing(planned, mixed=before.mixed)
@@ -230,14 +239,19 @@ class _Job:
                 reopened = before.index.reopened(planned, mixed=before.mixed)
                 row, reference = planned.row, None
                 if row.ref_audio is not None and planned.reference_key is not None:
-                    reference = self._spool.pin(planned.reference_key, row.ref_audio, row.ref_text)
-                yield DispatchedRow(row_task(planned, self._config, reference, reopened))
+                    reference = self._spool.pin(row.id, planned.reference_key, row.ref_audio, row.ref_text)
+                yield row_request(planned, self._config, reference, reopened)
             else:
                 self._progress.keep(failed=standing == "failed")
 
     def _planned(self) -> Iterator[PlannedRow]:
-        """Yield the rows of this run's shard."""
+        """Yield the rows of this run's shard, planned from the input."""
         return (row for row in iter_planned(self._config, self.plan) if self._shard.holds(row.row.id))
+
+    def _planned_again(self) -> Iterator[PlannedRow]:
+        """Yield the rows of this run's shard, as they were dispatched where those are kept."""
+        kept = self._plan_spool.rows() if self._plan_spool is not None else None
+        return self._planned() if kept is None else kept
 
     @property
     def _segment(self) -> SegmentWriter:
@@ -257,15 +271,15 @@ class _Job:
             self._engines.append(engine)
             self._describe("running")
 
-    def row_ended(self, row: DispatchedRow, audio_s: float, *, failed: bool) -> None:
+    def row_ended(self, row_id: str, audio_s: float | None) -> None:
         self._made += 1
-        self._made_audio_s += audio_s
-        self._progress.end(audio_s, failed=failed)
-        self._spool.release(row.task.reference)
+        self._made_audio_s += audio_s or 0.0
+        self._progress.end(audio_s or 0.0, failed=audio_s is None)
+        self._spool.release(row_id)
 
-    def row_is_poison(self, row: DispatchedRow, reason: Reason, message: str) -> None:
-        self._segment.append([row_outcome(row.task, 1, Failure(reason, message))])
-        self.row_ended(row, 0.0, failed=True)
+    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None:
+        self._segment.append([row_outcome(row, 1, Failure(reason, message))])
+        self.row_ended(row.id, None)
 
     def info(self, sentence: str) -> None:
         self._progress.info(sentence)
@@ -304,9 +318,9 @@ class _Job:
         # A run that did not get to the end has not made anew what was lost of the clips before it.
         find = partial(index.outcome, mixed=mixed, with_files=state != "finished")
         if not self._shard.is_whole:
-            return count_rows(self._planned(), find)
+            return count_rows(self._planned_again(), find)
         if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
-            return write_manifests(self._out, self._planned, find)
+            return write_manifests(self._out, self._planned_again, find)
         return Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:

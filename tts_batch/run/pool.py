@@ -12,21 +12,22 @@ from typing import Protocol
 from tts_batch.errors import CannotContinueError, Reason
 from tts_batch.ipc.messages import (
     AssignRows,
+    Ended,
     EngineReady,
     FromWorker,
     NoMoreRows,
     OpenEngine,
-    RowEnd,
+    RowRequest,
     RowsProgress,
-    RowTask,
     SegmentNames,
     StopWorker,
     WorkerClosing,
     WorkerFailed,
+    ended_rows,
 )
 from tts_batch.ipc.transport import TransportError
 from tts_batch.run.devices import Device
-from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, DispatchedRow, find_room
+from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, find_room
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.worker_process import WorkerProcess
 from tts_batch.store.journal import next_start, read_outcomes, segments_of
@@ -52,13 +53,13 @@ class Limits:
 
 
 class Listener(Protocol):
-    """Gets what happens to rows and workers."""
+    """Gets what happens to rows and workers. `audio_s`: seconds of audio; None for a row that failed."""
 
     def worker_ready(self, engine: dict[str, str]) -> None: ...
 
-    def row_ended(self, row: DispatchedRow, audio_s: float, *, failed: bool) -> None: ...
+    def row_ended(self, row_id: str, audio_s: float | None) -> None: ...
 
-    def row_is_poison(self, row: DispatchedRow, reason: Reason, message: str) -> None: ...
+    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None: ...
 
     def info(self, sentence: str) -> None: ...
 
@@ -166,9 +167,9 @@ class Pool:
             if worker.process is None or worker.has_all_rows or not (worker.is_ready or worker.starts == 1):
                 continue
             room, was_idle = self._room_in(worker), not len(worker.assigned)
-            rows: list[RowTask] = []
+            rows: list[RowRequest] = []
             while len(rows) < min(room, MESSAGE_ROWS) and (row := self._dispatch.take(worker.assigned)) is not None:
-                rows.append(row.task)
+                rows.append(row)
             if rows:
                 worker.last_sign = time.monotonic() if was_idle else worker.last_sign
                 worker.send(AssignRows(tuple(rows)))
@@ -211,8 +212,7 @@ class Pool:
             case RowsProgress(begun, ended):
                 for row_id in begun:
                     worker.assigned.begin(row_id)
-                for row in ended:
-                    self._end(worker, row)
+                self._end(worker, ended)
             case WorkerClosing():
                 worker.is_closing = True
             case WorkerFailed(error, disk_full):
@@ -220,11 +220,11 @@ class Pool:
                     raise CannotContinueError(f"{error} Make room; the same command resumes.")
                 worker.cause = error
 
-    def _end(self, worker: WorkerProcess, end: RowEnd) -> None:
-        row = worker.assigned.end(end.id)
-        if row is not None:
-            worker.consecutive_deaths = worker.consecutive_poison_rows = 0
-            self._listener.row_ended(row, end.audio_s, failed=end.status == "failed")
+    def _end(self, worker: WorkerProcess, ended: Ended) -> None:
+        for row_id, audio_s in ended.items():
+            if worker.assigned.end(row_id) is not None:
+                worker.consecutive_deaths = worker.consecutive_poison_rows = 0
+                self._listener.row_ended(row_id, audio_s)
 
     def _reclaim(self, worker: WorkerProcess) -> None:
         """A worker has ended: its segments say what it has done, the rest is assigned to another."""
@@ -234,8 +234,7 @@ class Pool:
         if len(worker.assigned):
             names = worker.segments
             for segment in segments_of(names.journal, names.worker, names.run, names.start):
-                for outcome in read_outcomes(segment):
-                    self._end(worker, RowEnd.of(outcome))
+                self._end(worker, ended_rows(read_outcomes(segment)))
         if self._stopping_since is not None or (worker.has_all_rows and not len(worker.assigned)):
             return
         self._last_death = how
@@ -246,7 +245,7 @@ class Pool:
         if poison_row is not None:
             worker.consecutive_deaths = 0
             worker.consecutive_poison_rows += 1
-            deaths, alone = poison_row.deaths, poison_row.deaths_alone
+            deaths, alone = (count[poison_row.id] for count in (self._dispatch.deaths, self._dispatch.deaths_alone))
             message = f"{deaths} workers died while they had this row, {alone} while they had no other: {how}."
             self._listener.row_is_poison(poison_row, _reason(worker), message)
         if self._dispatch.exhausted:
@@ -297,7 +296,7 @@ class Pool:
                 worker.kill(f"no row ended for {allowed_s:.0f} s")
 
     def _stall_limit_s(self, worker: WorkerProcess) -> float:
-        budgets = (piece.max_frames for row in worker.assigned.in_flight.values() for piece in row.task.pieces)
+        budgets = (piece.max_frames for row in worker.assigned.in_flight.values() for piece in row.pieces)
         return self._limits.stall_s + self._limits.stall_frame_s * max(budgets, default=0)
 
 

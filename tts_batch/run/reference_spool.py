@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter, OrderedDict
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from tts_batch.ipc.messages import ReferenceFile
+from tts_batch.dataset.audio import load_reference
+from tts_batch.engine.request import Reference
 from tts_batch.records import RefAudio
+from tts_batch.worker.references import load_spooled
 
 MAX_SPOOLED = 256
 
@@ -25,35 +27,38 @@ class ReferenceSpool:
         self._folder = folder
         self.remove()  # files of a run that was killed: if the machine went with it, they may be empty
         folder.mkdir(parents=True, exist_ok=True)
-        self._users: Counter[str] = Counter()  # key → rows under way
+        self._keys: dict[str, str] = {}  # row id → key, of rows under way that need a file
+        self._users: Counter[str] = Counter()  # key → such rows
         self._idle: OrderedDict[str, None] = OrderedDict()  # keys without such a row; least recently used first
 
-    def pin(self, key: str, reference: RefAudio, text: str | None) -> ReferenceFile:
-        """Return where a worker reads `reference`; what was written for it stays until `release`."""
-        if reference.path is not None:
-            return ReferenceFile(key, reference.path, "path", reference.label, text)
+    def pin(self, row_id: str, key: str, recording: RefAudio, text: str | None) -> Reference:
+        """Return a row's reference as a worker can load it; what was written for it stays until `release`."""
+        if recording.path is not None:
+            return Reference(key, partial(load_reference, recording), text)
         file = self._file(key)
         if not file.exists():
             temporary = file.with_suffix(".tmp")
-            if reference.data is not None:
-                temporary.write_bytes(reference.data)
+            if recording.data is not None:
+                temporary.write_bytes(recording.data)
             else:
                 with temporary.open("wb") as target:
-                    np.save(target, np.asarray(reference.array), allow_pickle=False)
+                    np.save(target, np.asarray(recording.array), allow_pickle=False)
             temporary.rename(file)
+        self._keys[row_id] = key
         self._users[key] += 1
         self._idle.pop(key, None)
-        kind: Literal["data", "array"] = "data" if reference.data is not None else "array"
-        return ReferenceFile(key, str(file), kind, reference.label, text, reference.sampling_rate_hz)
+        rate_hz = None if recording.data is not None else recording.sampling_rate_hz
+        return Reference(key, partial(load_spooled, str(file), rate_hz, recording.label), text)
 
-    def release(self, file: ReferenceFile | None) -> None:
-        """A row has ended that needed what `pin` returned; None: it had no reference."""
-        if file is None or file.kind == "path":
+    def release(self, row_id: str) -> None:
+        """A row has ended, with or without a reference."""
+        key = self._keys.pop(row_id, None)
+        if key is None:
             return
-        self._users[file.key] -= 1
-        if not self._users[file.key]:
-            del self._users[file.key]
-            self._idle[file.key] = None
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key]
+            self._idle[key] = None
         while self._idle and len(self._users) + len(self._idle) > MAX_SPOOLED:
             self._file(self._idle.popitem(last=False)[0]).unlink(missing_ok=True)
 

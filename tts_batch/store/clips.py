@@ -16,7 +16,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from tts_batch.choices import Format
-from tts_batch.errors import UsageError
+from tts_batch.errors import RowError, UsageError
 
 if TYPE_CHECKING:
     from tts_batch.engine.request import SpeechResult
@@ -85,7 +85,10 @@ def check_format(name: Format) -> None:
 
 
 def encode_clip(audio: NDArray[np.float32], sample_rate_hz: int, name: Format) -> bytes:
-    """Encode float32 samples [samples]. They are clipped to ±1, except for "wavf32"; NaN becomes 0."""
+    """Encode float32 samples [samples]. They are clipped to ±1, except for "wavf32"; NaN becomes 0.
+
+    Raises RowError(write_failed) for what the format cannot hold: Opus has five sample rates.
+    """
     container = CONTAINERS[name]
     samples: NDArray[np.generic] = np.nan_to_num(audio)
     if container.subtype != "FLOAT":
@@ -95,9 +98,15 @@ def encode_clip(audio: NDArray[np.float32], sample_rate_hz: int, name: Format) -
     if name == "wav":  # the default, three times as fast as libsndfile
         return _wav_header(samples.nbytes, sample_rate_hz) + samples.tobytes()
     buffer = io.BytesIO()
-    with soundfile.SoundFile(buffer, "w", sample_rate_hz, 1, container.subtype, format=container.format) as file:
-        for start in range(0, len(samples), _WRITE_SAMPLES):  # long writes overflow libsndfile's stack in lossy formats
-            file.write(samples[start : start + _WRITE_SAMPLES])
+    try:
+        with soundfile.SoundFile(buffer, "w", sample_rate_hz, 1, container.subtype, format=container.format) as file:
+            for start in range(0, len(samples), _WRITE_SAMPLES):  # long writes overflow libsndfile's stack
+                file.write(samples[start : start + _WRITE_SAMPLES])
+    except soundfile.LibsndfileError as error:
+        message = (
+            f"The clip cannot be encoded as {name} at {sample_rate_hz} Hz ({error.error_string}): use --format wav."
+        )
+        raise RowError("write_failed", message) from error
     return buffer.getvalue()
 
 

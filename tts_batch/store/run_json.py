@@ -87,7 +87,7 @@ def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | Non
         "config": config.model_dump(mode="json"),
         "working_folder": os.getcwd(),
         "models": [
-            {"model": group.model.name, "revision": group.model.checkpoint.revision, "rows": group.num_rows}
+            {"model": group.model.name, "revision": group.model.revision, "rows": group.num_rows}
             for group in plan.groups
         ],
         "tables": [report.to_dict() for report in plan.tables],

@@ -1,4 +1,4 @@
-"""The clip processes of a worker: started as clips come, given one task after another, replaced when one ends.
+"""The clip processes of a worker: started as clips come, given one row after another, replaced when one ends.
 
 Examining and encoding a clip is as much Python as feeding a GPU for it, so it has an interpreter of its own.
 """
@@ -12,23 +12,23 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tts_batch.ipc.messages import (
+    ActiveRow,
     ClipRules,
-    ClipTask,
     CloseWriter,
     CommitNow,
     EngineLabels,
     FromClipProcess,
     OpenWriter,
     RetryPieces,
-    RowEnd,
     RowsRecorded,
     SegmentNames,
     ToClipProcess,
     WorkerFailed,
+    ended_rows,
 )
 from tts_batch.ipc.processes import wait_or_kill
 from tts_batch.ipc.transport import Channel, TransportError
@@ -37,11 +37,11 @@ from tts_batch.store.journal import read_outcomes, segment_path
 
 log = logging.getLogger(__name__)
 
-TASKS_PER_START = 64  # another process is started after this many tasks for each: a short run needs one
-MAX_TASKS = 2_048  # between engine and journal; more hold the engine back, not the memory up …
-MAX_TASK_BYTES = 2**30  # … and so does this much audio
-MAX_BACKLOG = 8  # tasks more than another process has, for the one that knows the voice
-DEATHS_ALONE = 3  # of processes that had only this task; an operator or a machine short of memory may kill one
+ROWS_PER_START = 64  # another process is started after this many rows for each: a short run needs one
+MAX_ROWS = 2_048  # between engine and journal; more hold the engine back, not the memory up …
+MAX_BYTES = 2**30  # … and so does this much audio
+MAX_BACKLOG = 8  # rows more than another process has, for the one that knows the voice
+DEATHS_ALONE = 3  # of processes that had only this row; an operator or a machine short of memory may kill one
 MAX_DEATHS = 12  # of processes one after another, without an answer between them: then it is not the clips
 CLOSE_S = 60.0  # until the last group is on the disk
 
@@ -56,9 +56,9 @@ class ClipProcessError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """A task on its way to the journal."""
+    """A row on its way to the journal."""
 
-    task: ClipTask
+    row: ActiveRow
     num_bytes: int
     is_suspect: bool = False  # a process ended while it had this
     deaths_alone: int = 0  # of them, while it had nothing else
@@ -66,7 +66,7 @@ class _Sent:
 
 @dataclass(slots=True, eq=False)
 class ClipProcess:
-    """One process, its segment, and the tasks that it has not answered, by row."""
+    """One process, its segment, and the rows that it has not answered."""
 
     process: subprocess.Popen[bytes]
     channel: Channel[ToClipProcess, FromClipProcess]
@@ -82,7 +82,7 @@ class ClipPool:
         self._out, self._segments = out, segments
         self._max_processes, self._inherited = max_processes, inherited
         self._opening: tuple[ClipRules, EngineLabels] | None = None
-        self._num_starts = self._num_tasks = self._num_bytes = 0
+        self._num_starts = self._num_rows = self._num_bytes = 0
         self._consecutive_deaths = 0
         self._waiting: deque[_Sent] = deque()
         self._suspects: deque[_Sent] = deque()  # a process ended with these: one at a time, and nothing beside it
@@ -90,36 +90,36 @@ class ClipPool:
         self._start()  # it imports while the engine opens
 
     def open(self, rules: ClipRules, labels: EngineLabels) -> None:
-        """Say how clips are finished. Tasks may be put from now on."""
+        """Say how clips are finished. Rows may be put from now on."""
         self._opening = rules, labels
         for process in self.processes:
             self._send_opening(process)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every task is answered."""
+        """Whether every row is answered."""
         return not (self._num_unanswered or self._waiting or self._suspects)
 
     @property
     def is_full(self) -> bool:
         """Whether there are so many clips between engine and journal that no more should be taken."""
-        return self._num_unanswered + len(self._waiting) >= MAX_TASKS or self._num_bytes >= MAX_TASK_BYTES
+        return self._num_unanswered + len(self._waiting) >= MAX_ROWS or self._num_bytes >= MAX_BYTES
 
     @property
     def _num_unanswered(self) -> int:
         return sum(len(process.sent) for process in self.processes)
 
-    def put(self, task: ClipTask) -> None:
+    def put(self, row: ActiveRow) -> None:
         """Have a row finished. Raises ClipProcessError when no process can be started for it."""
-        self._num_tasks += 1
-        num_bytes = sum(piece.result.audio.nbytes for piece in task.results if piece.result.audio is not None)
+        self._num_rows += 1
+        num_bytes = sum(result.audio.nbytes for result in row.results if result.audio is not None)
         self._num_bytes += num_bytes
-        self._waiting.append(_Sent(task, num_bytes))
-        if len(self.processes) < min(self._max_processes, 1 + self._num_tasks // TASKS_PER_START):
+        self._waiting.append(_Sent(row, num_bytes))
+        if len(self.processes) < min(self._max_processes, 1 + self._num_rows // ROWS_PER_START):
             self._start()
         self._send_waiting()
 
-    def receive(self, process: ClipProcess) -> Iterator[RetryPieces | RowEnd]:
+    def receive(self, process: ClipProcess) -> Iterator[RetryPieces | RowsRecorded]:
         """Yield what a process has answered. Raises ClipProcessError when it says that it failed.
 
         If it has ended, what it had recorded counts, and the rest is given to another one.
@@ -140,7 +140,8 @@ class ClipPool:
                     yield message
             else:
                 assert isinstance(message, RowsRecorded)
-                yield from (row for row in message.rows if self._answered(process, row.id))
+                ended = message.ended
+                yield RowsRecorded({row_id: ended[row_id] for row_id in ended if self._answered(process, row_id)})
         self._send_waiting()
 
     def commit_now(self) -> None:
@@ -170,26 +171,26 @@ class ClipPool:
     def _send_waiting(self) -> None:
         if self._suspects:
             if not self._num_unanswered:
-                self._send_task(self.processes[0], self._suspects.popleft())
+                self._send_row(self.processes[0], self._suspects.popleft())
                 self.commit_now()
             return
         if any(sent.is_suspect for process in self.processes for sent in process.sent.values()):
             return
         while self._waiting:
             sent = self._waiting.popleft()
-            self._send_task(self._choose(sent.task), sent)
+            self._send_row(self._choose(sent.row), sent)
 
-    def _choose(self, task: ClipTask) -> ClipProcess:
-        """The process that has read the reference of the task, unless it has far more to do than another."""
+    def _choose(self, row: ActiveRow) -> ClipProcess:
+        """The process that has read the reference of the row, unless it has far more to do than another."""
         least = min(self.processes, key=lambda process: len(process.sent))
-        if task.row.reference is None:
+        if row.request.reference is None:
             return least
-        own = self.processes[hash(task.row.reference.key) % len(self.processes)]
+        own = self.processes[hash(row.request.reference.key) % len(self.processes)]
         return own if len(own.sent) <= len(least.sent) + MAX_BACKLOG else least
 
-    def _send_task(self, process: ClipProcess, sent: _Sent) -> None:
-        process.sent[sent.task.row.id] = sent
-        self._send(process, sent.task)
+    def _send_row(self, process: ClipProcess, sent: _Sent) -> None:
+        process.sent[sent.row.id] = sent
+        self._send(process, sent.row)
 
     def _send(self, process: ClipProcess, message: ToClipProcess) -> None:
         try:
@@ -223,18 +224,19 @@ class ClipPool:
         rules, labels = self._opening
         self._send(process, OpenWriter(self._out, process.segment, rules, labels))
 
-    def _reclaim(self, process: ClipProcess) -> Iterator[RowEnd]:
-        """A process has ended: yield what it has recorded, and give the rest to another one, task by task."""
+    def _reclaim(self, process: ClipProcess) -> Iterator[RowsRecorded]:
+        """A process has ended: yield what it has recorded, and give the rest to another one, row by row."""
         self.processes.remove(process)
         process.channel.close()
         process.process.kill()
         status = process.process.wait()
         log.warning("a clip process ended with status %d; another one takes its %d clips", status, len(process.sent))
         if process.segment.exists():
-            for outcome in read_outcomes(process.segment):
-                if outcome.id in process.sent:
-                    self._answered(process, outcome.id)
-                    yield RowEnd.of(outcome)
+            lines = (line for line in read_outcomes(process.segment) if line.id in process.sent)
+            ended = ended_rows(lines)
+            for row_id in ended:
+                self._answered(process, row_id)
+            yield RowsRecorded(ended)
         self._consecutive_deaths += 1
         if self._consecutive_deaths >= MAX_DEATHS:
             count = self._consecutive_deaths
@@ -245,10 +247,9 @@ class ClipPool:
             sent.deaths_alone += was_alone
             if sent.deaths_alone >= DEATHS_ALONE:
                 message = f"{sent.deaths_alone} clip processes ended while they had this clip and no other."
-                failed = replace(sent.task, results=(), failure=Failure("worker_crash", message))
-                self._suspects.append(_Sent(failed, sent.num_bytes, is_suspect=True))
-            else:
-                self._suspects.append(sent)
+                sent.row.fail(Failure("worker_crash", message))
+                sent.deaths_alone = 0
+            self._suspects.append(sent)
         process.sent.clear()
         self._start()
         self._send_waiting()

@@ -1,39 +1,252 @@
 """The clip process, `python -m tts_batch.worker.clip_process FD`: examines, encodes, writes and records clips.
 
-One of a worker's few. It ends with the worker at the other end of the socket FD, and never imports torch.
+One of a worker's few. It ends with the worker at the other end of the socket FD, and never imports torch. Clips are
+committed in groups: they get on the disk, then their journal lines; at most 1 s or 256 rows late.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import queue
 import socket
 import sys
+import threading
+import time
 import traceback
-from functools import partial
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import count
+from pathlib import Path
 
 from tts_batch.ipc.messages import (
-    ClipTask,
+    ActiveRow,
     CloseWriter,
     CommitNow,
     FromClipProcess,
     OpenWriter,
-    RowEnd,
     RowsRecorded,
     ToClipProcess,
     WorkerFailed,
+    ended_rows,
 )
 from tts_batch.ipc.processes import leave_signals_to_parent
 from tts_batch.ipc.transport import Channel
-from tts_batch.store.journal import Outcome
+from tts_batch.store.journal import Outcome, SegmentWriter, sync_folder
 from tts_batch.worker.finish import finish_clip
-from tts_batch.worker.references import Tails, load_file
-from tts_batch.worker.sound import Tail
-from tts_batch.worker.writer import ClipWriter, DiskFullError, as_disk_full
+from tts_batch.worker.references import Tails
 
 FAILED = 71  # exit status, for the log only
+GROUP_S = 1.0
+GROUP_ROWS = 256
+FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it, 20 ms on some
+_QUEUE_ROWS = 256  # a writer that cannot keep up holds its caller back, not the memory up
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class ClipProcess:
+class DiskFullError(Exception):
+    """There is no space for a clip. No partial file has a final name."""
+
+
+_Moves = list[tuple[Path, Path]]  # temporary name → final name
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    outcome: Outcome | None  # None: files alone
+    files: Mapping[str, bytes]
+
+
+_Group = list[tuple[Outcome | None, "Future[_Moves]"]]
+
+
+class _Signal(Enum):
+    COMMIT = auto()
+    END = auto()
+
+
+class ClipWriter:
+    """Writes clips on threads of its own, so that who encodes them does not wait for the disk.
+
+    While a group is committed, the files of the next are written. Groups are committed one after another: `committed`
+    is called on the thread that does so with the outcomes that are recorded, `failed` with the error that ended the
+    writer.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        segment: Path,
+        committed: Callable[[list[Outcome]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._out = out
+        self._temporary = segment.parent / "tmp" / segment.stem
+        self._temporary.mkdir(parents=True, exist_ok=True)
+        self._segment = SegmentWriter(segment)
+        self._committed = committed
+        self._failed = failed
+        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue(_QUEUE_ROWS)
+        self._is_ending = self._has_failed = False
+        self._file_numbers = count()
+        self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
+        self._commits = ThreadPoolExecutor(1, "clip-commit")
+        self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
+        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued."""
+        self._queue.put(_Entry(outcome, files))
+
+    def put_files(self, files: Mapping[str, bytes]) -> None:
+        """Queue files of a row that has not ended."""
+        if files:
+            self._queue.put(_Entry(None, files))
+
+    def commit_now(self) -> None:
+        """Commit what is queued without waiting for more: nothing follows soon."""
+        self._queue.put(_Signal.COMMIT)
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread."""
+        self._queue.put(_Signal.END)
+        self._thread.join()
+
+    def _run(self) -> None:
+        before: Future[None] | None = None
+        try:
+            while not self._is_ending:
+                group = self._collect()
+                if before is not None:
+                    before.result()
+                before = self._commits.submit(self._commit_or_fail, group) if group else None
+            if before is not None:
+                before.result()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            for pool in (self._files, self._commits):
+                pool.shutdown(wait=False, cancel_futures=True)
+            self._segment.close()
+            with suppress(OSError):  # what a failure has left in it stays until the run is resumed
+                self._temporary.rmdir()
+
+    def _commit_or_fail(self, group: _Group) -> None:
+        """Commit a group. What ends the writer is reported at once: the next group may come much later."""
+        try:
+            self._commit(group)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        self._failed(as_disk_full(error, self._out))
+
+    def _collect(self) -> _Group:
+        """Wait for a row, then for more until the group is full or a second old, or a signal ends the wait.
+
+        The rows' files are being written meanwhile.
+        """
+        group: _Group = []
+        deadline = float("inf")
+        while len(group) < GROUP_ROWS:
+            try:
+                entry = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0) if group else None)
+            except queue.Empty:
+                break
+            if entry is _Signal.END:
+                self._is_ending = True
+                break
+            if entry is _Signal.COMMIT:
+                if group:
+                    break
+                continue
+            if not group:
+                deadline = time.monotonic() + GROUP_S
+            group.append((entry.outcome, self._files.submit(self._stage, entry.files)))
+        return group
+
+    def _commit(self, group: _Group) -> None:
+        """Audio, its name, its folder's entry, then the journal: each on the disk before the next.
+
+        When the disk fills up, what fits is committed before the error goes on.
+        """
+        staged: list[tuple[Outcome | None, _Moves]] = []
+        full: OSError | None = None
+        for outcome, files in group:
+            try:
+                staged.append((outcome, files.result()))
+            except OSError as error:
+                if error.errno in _DISK_FULL:
+                    full = error
+                else:
+                    staged.append((_write_failed(outcome, error), []))
+        outcomes = self._publish(staged)
+        if outcomes:
+            self._segment.append(outcomes)
+            self._committed(outcomes)
+        if full is not None:
+            raise full
+
+    def _stage(self, files: Mapping[str, bytes]) -> _Moves:
+        """Write a row's files under temporary names; all or none of them."""
+        moves = []
+        for path, content in files.items():
+            temporary = self._temporary / str(next(self._file_numbers))
+            moves.append((temporary, self._out / path))
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                for written, _ in moves:
+                    written.unlink(missing_ok=True)
+                raise
+        return moves
+
+    def _publish(self, staged: list[tuple[Outcome | None, _Moves]]) -> list[Outcome]:
+        """Give the files their final names."""
+        folders = {target.parent for _, moves in staged for _, target in moves}
+        if any(not folder.is_dir() for folder in folders):
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._out)
+        outcomes = []
+        for outcome, moves in staged:
+            try:
+                for temporary, target in moves:
+                    temporary.rename(target)
+            except OSError as error:
+                outcome = _write_failed(outcome, error)  # noqa: PLW2901
+            if outcome is not None:
+                outcomes.append(outcome)
+        list(self._files.map(sync_folder, folders))
+        return outcomes
+
+
+def as_disk_full(error: Exception, out: Path) -> Exception:
+    """Return a DiskFullError for an error that means one, and any other as it is."""
+    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
+    return DiskFullError(f"The disk of {out} is full.") if is_full else error
+
+
+def _write_failed(outcome: Outcome | None, error: OSError) -> Outcome | None:
+    if outcome is None:
+        return None
+    message = f"The clip could not be written: {error.strerror}."
+    outcome = replace(outcome, status="failed", reason="write_failed", message=message)
+    outcome = replace(outcome, audio=None, audio_bytes=0, audio_digest=None)
+    return replace(outcome, codes=None, codes_bytes=0, codes_digest=None)
+
+
+class ClipFinisher:
     """Finishes clips on the main thread, in the order of their tasks; the writer's threads put them on the disk."""
 
     def __init__(self, channel: Channel[FromClipProcess, ToClipProcess], opening: OpenWriter) -> None:
@@ -44,7 +257,7 @@ class ClipProcess:
     def run(self) -> None:
         """Serve the worker until it says that nothing follows, or is gone."""
         while not isinstance(message := self._channel.receive(), CloseWriter | None):
-            if isinstance(message, ClipTask):
+            if isinstance(message, ActiveRow):
                 self._finish(message)
             elif isinstance(message, CommitNow):
                 self._writer.commit_now()
@@ -52,8 +265,8 @@ class ClipProcess:
             os._exit(FAILED)
         self._writer.close()
 
-    def _finish(self, task: ClipTask) -> None:
-        finished = finish_clip(task, self._opening.rules, self._opening.labels, self._tail(task))
+    def _finish(self, row: ActiveRow) -> None:
+        finished = finish_clip(row, self._opening.rules, self._opening.labels, self._tails)
         if finished.retry is not None:
             self._writer.put_files(finished.files)
             self._channel.send(finished.retry)
@@ -61,14 +274,8 @@ class ClipProcess:
             assert finished.outcome is not None
             self._writer.put(finished.outcome, finished.files)
 
-    def _tail(self, task: ClipTask) -> Tail | None:
-        file = task.row.reference
-        if file is None:
-            return None
-        return self._tails.wanted_by(task, self._opening.rules.limits, file.key, partial(load_file, file))
-
     def _report(self, outcomes: list[Outcome]) -> None:
-        self._channel.send(RowsRecorded(tuple(map(RowEnd.of, outcomes))))
+        self._channel.send(RowsRecorded(ended_rows(outcomes)))
 
     def _fail(self, error: Exception) -> None:
         report_failure(self._channel, error)
@@ -85,13 +292,13 @@ def main() -> None:
     """Serve the worker at the other end of the socket whose number is the only argument."""
     leave_signals_to_parent()
     channel = Channel[FromClipProcess, ToClipProcess](
-        socket.socket(fileno=int(sys.argv[1])), (OpenWriter, ClipTask, CommitNow, CloseWriter)
+        socket.socket(fileno=int(sys.argv[1])), (OpenWriter, ActiveRow, CommitNow, CloseWriter)
     )
     opening = channel.receive()
     if not isinstance(opening, OpenWriter):
         return
     try:
-        ClipProcess(channel, opening).run()
+        ClipFinisher(channel, opening).run()
     except (ConnectionError, TimeoutError):
         os._exit(FAILED)  # the worker is gone, or does not read
     except Exception as error:

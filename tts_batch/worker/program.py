@@ -24,13 +24,14 @@ from tts_batch.engine.errors import EngineError
 from tts_batch.engine.registry import open_engine
 from tts_batch.engine.request import Engine
 from tts_batch.ipc.messages import (
+    ActiveRow,
     AssignRows,
+    Ended,
     EngineReady,
     FromWorker,
     NoMoreRows,
     OpenEngine,
     RetryPieces,
-    RowEnd,
     RowsProgress,
     StopWorker,
     ToWorker,
@@ -40,9 +41,7 @@ from tts_batch.ipc.messages import (
 from tts_batch.ipc.processes import leave_signals_to_parent
 from tts_batch.ipc.transport import Channel
 from tts_batch.worker.clip_pool import ClipPool, ClipProcess, ClipProcessError
-from tts_batch.worker.references import engine_reference
 from tts_batch.worker.row_maker import RowMaker
-from tts_batch.worker.rows import ActiveRow
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class Worker:
         self._inbox = selectors.DefaultSelector()
         self._inbox.register(channel, selectors.EVENT_READ)
         self._watched: set[ClipProcess] = set()
-        self._ended: list[RowEnd] = []
+        self._ended: Ended = {}
         self._no_more_rows = False
         self._drop_at_s: float | None = None  # during a stop: when rows under way are dropped
         self._has_asked_to_commit = False
@@ -115,9 +114,10 @@ class Worker:
                 for answer in self._clips.receive(key.data):
                     if isinstance(answer, RetryPieces):
                         self._rows.retry(answer)
-                    else:
-                        self._rows.row_ended(answer.id)
-                        self._ended.append(answer)
+                        continue
+                    for row_id in answer.ended:
+                        self._rows.row_ended(row_id)
+                    self._ended |= answer.ended
                 continue
             messages = self._channel.receive_ready()
             if messages is None:
@@ -137,7 +137,7 @@ class Worker:
         match message:
             case AssignRows(rows):
                 for row in rows:
-                    self._rows.add(ActiveRow(row, engine_reference(row.reference)))
+                    self._rows.add(ActiveRow(row))
             case NoMoreRows():
                 self._no_more_rows = True
             case StopWorker(deadline_s):
@@ -152,8 +152,8 @@ class Worker:
         now_s, num_results = time.monotonic(), self._rows.num_results
         is_alive = num_results > self._num_results_reported and now_s - self._reported_at_s >= SIGN_OF_LIFE_S
         if begun or self._ended or is_alive:
-            self._channel.send(RowsProgress(tuple(begun), tuple(self._ended)))
-            self._ended.clear()
+            self._channel.send(RowsProgress(tuple(begun), self._ended))
+            self._ended = {}
             self._reported_at_s, self._num_results_reported = now_s, num_results
 
     def _commit_if_last(self) -> None:

@@ -81,3 +81,21 @@ def test_codes_that_a_prompt_has_no_place_for_are_left_out() -> None:
     plain = row(5, x_vector_only=True)
     cloned = EngineRow(plain.request, plain.prompt, row(5).ref_codes, plain.x_vector, 1, 0.0, {})
     assert_each_as_alone([cloned, row(7)])
+
+
+def test_what_is_packed_is_held_once() -> None:
+    """The talker's own weights are views of the packed ones, and it computes as before."""
+    talker = Qwen3TTS.load(resolve_checkpoint(str(build_tiny("tiny-random", "base"))), "cpu", torch.float32).talker
+    before = {name: tensor.clone() for name, tensor in talker.state_dict().items()}
+    packed = PackedTalker.pack(talker, 64)
+    layer, source = packed.talker.layers[0], talker.stack.layers[0]
+    shared = [
+        (source.self_attn.v_proj, layer.qkv),
+        (source.mlp.up_proj, layer.gate_up),
+        (talker.code_predictor.lm_head[3], packed.lm_heads),
+        (talker.model.codec_embedding, packed.frame_tables),
+    ]
+    for module, tensor in shared:
+        assert module.weight.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    for name, tensor in talker.state_dict().items():
+        assert torch.equal(tensor, before[name]), name

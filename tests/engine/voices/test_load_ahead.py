@@ -67,3 +67,36 @@ def test_clips_are_loaded_at_the_same_time_and_no_thread_stays() -> None:
     while any(thread.name == "tts-batch-load" for thread in threading.enumerate()):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_a_clip_that_is_no_longer_wanted_is_dropped() -> None:
+    calls: list[str] = []
+    references = {key: counted(key, calls, hum(0.1)) for key in "abcd"}
+    ahead = LoadAhead()
+    ahead.start([references["a"], references["b"]])
+    ahead.start([references["c"], references["d"]])
+    for key in "abcd":
+        ahead.take(references[key])
+    assert [calls.count(key) for key in "cd"] == [1, 1]
+    again = list(calls)
+    ahead.take(references["a"])  # nothing of it is held
+    assert calls == [*again, "a"]
+
+
+def test_a_clip_whose_turn_did_not_come_is_loaded_by_who_needs_it() -> None:
+    calls: list[str] = []
+    release = threading.Event()
+
+    def slow() -> np.ndarray:
+        assert release.wait(10)
+        return hum(0.1)
+
+    stuck = [Reference(key=str(i), load=slow) for i in range(MAX_THREADS)]
+    waiting = counted("waiting", calls, hum(0.2))
+    ahead = LoadAhead()
+    ahead.start([*stuck, waiting])
+    assert len(ahead.take(waiting)) == 4_800
+    release.set()
+    for reference in stuck:
+        ahead.take(reference)
+    assert calls == ["waiting"]

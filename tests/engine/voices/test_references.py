@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -187,12 +189,28 @@ def test_codes_that_are_none_fail_their_own_request(model: Qwen3TTS) -> None:
         references.encode(odd, with_codes=True)
 
 
-def test_a_clip_that_was_not_taken_is_let_go_of(model: Qwen3TTS) -> None:
+def test_upcoming_clips_fill_the_last_pass(model: Qwen3TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    bursts, encode = [], ReferenceEncoder.encode
+
+    def watched(self: ReferenceEncoder, clips: list[np.ndarray], with_codes: list[bool]) -> list:
+        bursts.append(with_codes)
+        return encode(self, clips, with_codes)
+
+    monkeypatch.setattr(ReferenceEncoder, "encode", watched)
+    monkeypatch.setattr(ReferenceEncoder, "num_spare", lambda self, num_clips: -num_clips % 4)
     loads, references = Loads(), References(model)
-    references.load_ahead([loads.voice("a"), loads.voice("b")])
-    references.load(loads.voice("a"), with_codes=True)
+    voices = [loads.voice(str(i)) for i in range(6)]
+    references.load_ahead([(reference, i != 4) for i, reference in enumerate(voices)])
+    deadline_s = time.monotonic() + 10
+    while len(loads.keys) < 6 or any(thread.name == "tts-batch-load" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    references.load(voices[0], with_codes=True)
     references.encode_loaded()
-    assert references._ahead._clips == {}
+    references.load(voices[4], with_codes=True)
+    references.encode_loaded()
+    assert bursts == [[True] * 4, [True, True]]
+    assert sorted(loads.keys) == list("012345")
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("too long"), ValueError("not a clip")])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from tts_batch.engine.code2wav.code2wav import clip_result
 from tts_batch.engine.code2wav.decode_pool import DecodePool, HostCopy
+from tts_batch.engine.memory_errors import suppress_out_of_memory
 from tts_batch.engine.request import NUM_CODEBOOKS, OnChunk, SpeechResult
 from tts_batch.engine.runner import EngineRow, Runner
 
@@ -116,7 +116,7 @@ class ChunkedCode2Wav:
     def _in_memory(self, stream: _Stream, work: Callable[[], None]) -> None:
         """Call `work`; when memory runs out, empty torch's cache, retry once, then fail the stream."""
         for _ in range(2):
-            with suppress(torch.OutOfMemoryError):
+            with suppress_out_of_memory():
                 work()
                 return
             torch.cuda.empty_cache()

@@ -6,10 +6,10 @@ Codes come to it from any device, and audio to the host, by asynchronous copies.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from torch import Tensor
 
 from tts_batch.engine.code2wav.decoder import Decode
 from tts_batch.engine.code2wav.graphs import Code2WavGraphs, cheapest_size
+from tts_batch.engine.memory_errors import suppress_out_of_memory
 from tts_batch.engine.meter import Meter
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
 from tts_batch.engine.staging import stage
+
+logger = logging.getLogger(__name__)
 
 Deliver = Callable[[NDArray[np.float32] | None], None]
 """Gets the audio of a piece's wanted frames, a view to copy from; None: memory ran out."""
@@ -109,7 +112,7 @@ class DecodePool:
         """
         self._decode = decode
         self._device = torch.device(device)
-        self._limits = limits
+        self._limits = limits  # lowered where a batch did not fit
         self.graphs = graphs
         self._meter = meter or Meter()
         self._pieces: list[DecodeJob] = []
@@ -177,8 +180,8 @@ class DecodePool:
         return sum(batch.num_frames for batch in self._batches) < self._limits.max_frames
 
     def _start(self, pieces: Sequence[DecodeJob]) -> None:
-        """Queue a batch, in halves when it does not fit in memory."""
-        with suppress(torch.OutOfMemoryError):
+        """Queue a batch, in halves when it does not fit in memory; later ones are no larger than what is tried then."""
+        with suppress_out_of_memory():
             self._batches.append(self._launch(pieces))
             return
         # Here the error is gone, and with it the tensors that it kept.
@@ -186,8 +189,16 @@ class DecodePool:
         if len(pieces) == 1:
             pieces[0].deliver(None)
             return
+        self._lower_limit(len(pieces) * pieces[0].num_frames)
         self._start(pieces[: len(pieces) // 2])
         self._start(pieces[len(pieces) // 2 :])
+
+    def _lower_limit(self, num_frames: int) -> None:
+        if num_frames // 2 < self._limits.max_frames:
+            self._limits = replace(self._limits, max_frames=max(1, num_frames // 2))
+            logger.warning(
+                "out of memory decoding %d frames at once; going on with %d", num_frames, self._limits.max_frames
+            )
 
     def _launch(self, pieces: Sequence[DecodeJob]) -> _Batch:
         # Between two devices the copy waits for the current stream of both: the talker's, and here one that is idle.

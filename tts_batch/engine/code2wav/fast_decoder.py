@@ -180,12 +180,14 @@ class _Block:
 
     def __call__(self, snaked: Tensor, ends: Ends | None) -> Tensor:
         batch = snaked.shape[0]
-        entered = causal_conv(snaked, self.up, snake=self.enter, ends=ends)
-        x, snaked = (y.view(batch, -1, self.width) for y in entered)
+        x, snaked = causal_conv(snaked, self.up, snake=self.enter, ends=ends)
+        x, snaked = x.view(batch, -1, self.width), snaked.view(batch, -1, self.width)
         for unit in self.units:
             is_last = unit is self.units[-1]
             _, middle = causal_conv(snaked, unit.wide, snake=unit.inner, keep=False, ends=ends)
+            del snaked  # these are the largest tensors of all: each is given back once it has been read
             x, snaked = causal_conv(middle, unit.point, residual=x, snake=unit.outer, keep=not is_last, ends=ends)
+            del middle
         return snaked
 
 

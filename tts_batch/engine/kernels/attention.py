@@ -6,10 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tts_batch.engine.kernels.backend import jit, launches_early, next_power_of_2, tl, triton, uses_triton
+from tts_batch.engine.kernels.backend import (
+    jit,
+    launch_fitting,
+    launches_early,
+    next_power_of_2,
+    tl,
+    triton,
+    uses_triton,
+)
 from tts_batch.engine.kernels.rotary_cache import Rotation, load_heads, members_of, pick, rotate_and_cache
 
-DECODE_LAUNCH = {"num_warps": 4, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
+DECODE_LAUNCH = {"num_warps": 2, "num_stages": 2}  # benchmarks/kernels/bench_attention.py measures others
+PREFILL_LAUNCHES = ((64, 2), (64, 1), (32, 1), (16, 1))  # queries of a program, stages: less shared memory each
 _MIN_DOT_ROWS = 16  # the tensor cores' smallest tile: the queries of a KV head are padded up to it
 
 
@@ -141,20 +150,27 @@ def prefill_attention(
     num_seqs = block_table.shape[0]
     num_heads, head_dim = q.shape[1:]
     _, num_kv_heads, page_size, _ = k_cache.shape
-    if not uses_triton(q):
+
+    def twin() -> Tensor:
         lens = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
         sequence = torch.repeat_interleave(torch.arange(num_seqs, device=q.device), lens)
         inside = torch.arange(q.shape[0], device=q.device) - cu_seqlens.long()[sequence]
         context_lens = (starts.long()[sequence] + inside + 1).to(torch.int32)
         return _attend_twin(q, k_cache, v_cache, block_table[sequence], context_lens)
+
+    def launch(option: tuple[int, int]) -> None:
+        block, num_stages = option
+        _prefill_kernel[(triton.cdiv(max_len, block), num_seqs, num_heads)](
+            q, k_cache, v_cache, block_table, cu_seqlens, starts, out, block_table.stride(0), head_dim**-0.5,
+            NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, BLOCK=block, PAGE_SIZE=page_size, HEAD_DIM=head_dim,
+            num_warps=4, num_stages=num_stages,
+        )  # fmt: skip
+
+    if not uses_triton(q):
+        return twin()
     out = torch.empty_like(q)
-    block = 64
-    _prefill_kernel[(triton.cdiv(max_len, block), num_seqs, num_heads)](
-        q, k_cache, v_cache, block_table, cu_seqlens, starts, out, block_table.stride(0), head_dim**-0.5,
-        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, BLOCK=block, PAGE_SIZE=page_size, HEAD_DIM=head_dim,
-        num_warps=4, num_stages=2,
-    )  # fmt: skip
-    return out
+    key = ("prefill_attention", q.device, q.dtype, num_heads, num_kv_heads, page_size, head_dim)
+    return out if launch_fitting(key, PREFILL_LAUNCHES, launch) else twin()
 
 
 @jit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +16,20 @@ from torch import Tensor
 try:
     import triton
     import triton.language as tl
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
 except ImportError:  # the CPU builds of torch bring no Triton
     triton = None
     tl = None
+    _UNFIT: tuple[type[Exception], ...] = ()
+else:
+    _UNFIT = (OutOfResources, CompilationError, PTXASError)
+
+logger = logging.getLogger(__name__)
+
+Option = TypeVar("Option")
+
+_NUM_UNFIT: dict[Hashable, int] = {}  # by launch_fitting's key: how many of the first options do not fit
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _ALLOWED = ContextVar("triton_kernels_allowed", default=True)
@@ -48,6 +60,29 @@ def launches_early(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
 
 
+def launch_fitting(
+    key: Hashable,
+    options: Sequence[Option],
+    launch: Callable[[Option], None],
+    unfit: type[Exception] | tuple[type[Exception], ...] = _UNFIT,
+) -> bool:
+    """Launch a kernel with the first of some options that the device can hold, the fastest first; False: none.
+
+    `key` names the kernel, its shape and its device. What exceeds the device's shared memory, or does not compile for
+    it (the errors `unfit`), is logged once and not tried again.
+    """
+    for tried in range(_NUM_UNFIT.get(key, 0), len(options)):
+        try:
+            launch(options[tried])
+        except unfit as error:
+            _NUM_UNFIT[key] = tried + 1
+            following = "with the next" if tried + 1 < len(options) else "by torch's own operations"
+            logger.warning("kernel %s cannot run with %s, going on %s: %s", key, options[tried], following, error)
+        else:
+            return True
+    return False
+
+
 @contextmanager
 def kernels_allowed(allowed: bool) -> Iterator[None]:
     """Within it and on this thread, False leaves every tensor to the torch twins: an engine that is `eager`."""
@@ -66,6 +101,7 @@ def next_power_of_2(n: int) -> int:
 __all__ = [
     "jit",
     "kernels_allowed",
+    "launch_fitting",
     "launches_early",
     "next_power_of_2",
     "tl",

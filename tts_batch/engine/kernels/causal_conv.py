@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tts_batch.engine.kernels.backend import jit, tl, triton, uses_triton
+from tts_batch.engine.kernels.backend import jit, launch_fitting, tl, triton, uses_triton
 
 if triton is not None:
     from triton.language.extra import libdevice
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    _HAS_FAST_COSINE = tl.constexpr(not triton.knobs.runtime.interpret)
+    _HAS_FAST_COSINE = tl.constexpr(not triton.knobs.runtime.interpret and torch.version.hip is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +84,25 @@ def causal_conv(
     c_out = conv.weight.shape[1]
     if not _on_tensor_cores(x, conv):
         return _twin(x, conv, residual, snake, keep, out_dtype or x.dtype)
-    tile = tile or tile_for(c_in, c_out, conv.taps)
     out = torch.empty(batch, length, c_out, dtype=out_dtype or x.dtype, device=x.device) if keep else None
     snaked = torch.empty(batch, length, c_out, dtype=x.dtype, device=x.device) if snake else None
-    num_tiles = batch * triton.cdiv(length, tile.rows) * triton.cdiv(c_out, tile.cols + tile.more_cols)
-    num_programs = min(num_tiles, tile.resident * _multiprocessors(x.device)) if tile.resident else num_tiles
-    _conv_kernel[(num_programs,)](
-        *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked,
-        *_row_ends(ends, length, tile), length, num_tiles,
-        C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, PERSISTENT=tile.resident > 0,
-        **_constants(tile),
-    )  # fmt: skip
+
+    def launch(tile: Tile) -> None:
+        num_tiles = batch * triton.cdiv(length, tile.rows) * triton.cdiv(c_out, tile.cols + tile.more_cols)
+        num_programs = min(num_tiles, tile.resident * _multiprocessors(x.device)) if tile.resident else num_tiles
+        _conv_kernel[(num_programs,)](
+            *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked,
+            *_row_ends(ends, length, tile), length, num_tiles,
+            C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, PERSISTENT=tile.resident > 0,
+            **_constants(tile),
+        )  # fmt: skip
+
+    # Inputs, outputs and residual take shared memory too, by their presence and their dtypes.
+    key = ("causal_conv", x.device, x.dtype, out_dtype, c_in, c_out, conv.taps, keep, snake is None, residual is None)
+    if tile is not None:
+        launch(tile)
+    elif not launch_fitting(key, tiles_for(c_in, c_out, conv.taps), launch):
+        return _twin(x, conv, residual, snake, keep, out_dtype or x.dtype)
     return out, snaked
 
 
@@ -119,10 +127,22 @@ TILES: dict[tuple[int, int, int], Tile] = {
 }
 
 
+@cache
+def tiles_for(c_in: int, c_out: int, taps: int) -> tuple[Tile, ...]:
+    """The tiles of a shape, the fastest first, each of less shared memory than the one before."""
+    best, plain = tile_for(c_in, c_out, taps), _plain_tile(c_in, c_out)
+    tiles = (best, replace(best, num_stages=2), plain, replace(plain, num_stages=2))
+    return tuple(dict.fromkeys(tiles))
+
+
 def tile_for(c_in: int, c_out: int, taps: int) -> Tile:
     """The measured tile of a released shape, or one that fits any widths that are multiples of 16."""
     if tile := TILES.get((c_in, c_out, taps)):
         return tile
+    return _plain_tile(c_in, c_out)
+
+
+def _plain_tile(c_in: int, c_out: int) -> Tile:
     cols = min(128, c_out & -c_out)
     tile = Tile(128, cols, depth=min(64, c_in & -c_in), num_warps=8 if cols > 64 else 4)
     return replace(tile, cols=64, more_cols=32) if c_out % 96 == 0 and cols == 32 else tile

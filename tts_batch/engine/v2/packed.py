@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,8 @@ from tts_batch.engine.kernels.small_batch import (
 )
 from tts_batch.model.layers import DecoderStack
 from tts_batch.model.talker import Talker
+
+TEXT_ROWS = 8_192  # of the text embedding, projected at a time
 
 AttendPacked = Callable[[int, Tensor], Tensor]
 """attend(layer_idx, qkv [N, (Hq + 2 Hkv) D]) -> [N, Hq D]."""
@@ -101,9 +103,13 @@ class PackedTalker:
     text_table: Tensor  # [text vocab, H]: the projected text embedding
 
     @classmethod
-    @torch.inference_mode()
+    @torch.no_grad()
     def pack(cls, talker: Talker, max_positions: int, small_batch_kernels: bool = True) -> PackedTalker:
-        """Copy the weights of a talker (the originals may be freed afterwards)."""
+        """Pack the weights of a talker, one layer at a time.
+
+        What is only moved is not held twice: the talker's own weights become views of the packed tensors, with the
+        values that they had. The text embedding, which is projected, stays beside its table.
+        """
         predictor = talker.code_predictor
         code0 = talker.model.codec_embedding.weight.data
         others = [table.weight.data for table in predictor.model.codec_embedding]
@@ -112,29 +118,64 @@ class PackedTalker:
         projection = predictor.small_to_mtp_projection
         is_identity = isinstance(projection, torch.nn.Identity)
         text_ids = torch.arange(talker.model.text_embedding.num_embeddings, device=code0.device)
+        text_table = torch.empty(len(text_ids), code0.shape[1], dtype=code0.dtype, device=code0.device)
+        for ids in text_ids.split(TEXT_ROWS):
+            text_table[ids[0] : ids[-1] + 1] = talker.project_text(ids)
+        tables = [talker.model.codec_embedding, *predictor.model.codec_embedding]
         return cls(
             talker=PackedStack(talker.stack, max_positions, small_batch_kernels),
             predictor=PackedStack(predictor.stack, len(sizes) + 1, small_batch_kernels),
             codec_head=talker.codec_head.weight.data,
-            lm_heads=torch.stack([head.weight.data for head in predictor.lm_head]),
+            lm_heads=_side_by_side(predictor.lm_head).unflatten(0, (len(predictor.lm_head), -1)),
             projection=None if is_identity else (projection.weight.data, projection.bias.data),
             code0_inputs=predictor.project(code0),
             code_inputs=torch.stack([predictor.project(table) for table in others[:-1]]),
-            frame_tables=torch.cat([code0, *others]),
+            frame_tables=_side_by_side(tables),
             frame_offsets=torch.tensor(offsets, dtype=torch.int32, device=code0.device),
-            text_table=torch.cat([talker.project_text(ids) for ids in text_ids.split(8192)]),
+            text_table=text_table,
         )
+
+
+def _side_by_side(modules: Iterable[torch.nn.Module]) -> Tensor:
+    """The weights [rows, columns] of some modules below one another, of which each module's own becomes a view."""
+    (packed,) = _in_one_buffer([list(modules)])
+    return packed
+
+
+def _in_one_buffer(groups: Sequence[Sequence[torch.nn.Module]]) -> list[Tensor]:
+    """For each group of modules their weights [rows, columns] below one another, of which each becomes a view.
+
+    All lie in one allocation: what the weights held before is freed whole, and leaves no gaps that nothing else fits.
+    """
+    weights: list[list[Tensor]] = [[module.weight.data for module in group] for group in groups]
+    sizes = [sum(weight.numel() for weight in group) for group in weights]
+    buffer = torch.empty(sum(sizes), dtype=weights[0][0].dtype, device=weights[0][0].device)
+    packed = [part.view(-1, group[0].shape[1]) for part, group in zip(buffer.split(sizes), weights, strict=True)]
+    for matrix, modules in zip(packed, groups, strict=True):
+        rows = [module.weight.shape[0] for module in modules]
+        for module, part in zip(modules, matrix.split(rows), strict=True):
+            part.copy_(module.weight.data)
+            module.weight = torch.nn.Parameter(part, requires_grad=False)
+    return packed
 
 
 def _pack(layer: torch.nn.Module) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
+    qkv, out, gate_up, down = _in_one_buffer(
+        [
+            [attention.q_proj, attention.k_proj, attention.v_proj],
+            [attention.o_proj],
+            [mlp.gate_proj, mlp.up_proj],
+            [mlp.down_proj],
+        ]
+    )
     return PackedLayer(
-        qkv=torch.cat([attention.q_proj.weight.data, attention.k_proj.weight.data, attention.v_proj.weight.data]),
+        qkv=qkv,
         q_norm=attention.q_norm.weight.data,
         k_norm=attention.k_norm.weight.data,
-        out=attention.o_proj.weight.data,
-        gate_up=torch.cat([mlp.gate_proj.weight.data, mlp.up_proj.weight.data]),
-        down=mlp.down_proj.weight.data,
+        out=out,
+        gate_up=gate_up,
+        down=down,
         input_norm=layer.input_layernorm.weight.data,
         post_attention_norm=layer.post_attention_layernorm.weight.data,
     )

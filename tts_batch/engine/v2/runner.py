@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tts_batch.engine.choices import KV_PAGE_TOKENS
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
@@ -45,7 +46,6 @@ from tts_batch.model.prompt import PromptError
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
-PAGE_SIZE = 64  # tokens of a row whose keys and values lie together
 MAX_STRETCH = 4  # times as many frames as usual in a visit's window, where few rows decode
 FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop", DONE_LOST: "error"}
 
@@ -56,7 +56,7 @@ class RunnerSettings:
 
     max_num_seqs: int
     num_pages: int
-    page_size: int = PAGE_SIZE
+    page_size: int = KV_PAGE_TOKENS
     frames_per_visit: int = 2  # frames replayed before the host looks at flags
     long_windows: bool = False  # more of them where few rows decode and none waits; on CUDA graphs
     prefill_tokens: int = 8_192  # most prompt tokens in one pass
@@ -71,12 +71,15 @@ class RunnerSettings:
 class ContinuousRunner:
     """The Runner of the Model Runner V2 design."""
 
-    def __init__(self, model: Qwen3TTS, settings: RunnerSettings, meter: Meter | None = None) -> None:
+    def __init__(
+        self, model: Qwen3TTS, settings: RunnerSettings, meter: Meter | None = None, weights: PackedTalker | None = None
+    ) -> None:
+        """A runner on a model's packed weights; where they are not given, it packs them."""
         self.settings = settings
         self._meter = meter or Meter()
         self._device = model.device
         config = model.config.talker
-        self._weights = PackedTalker.pack(model.talker, settings.max_model_len, settings.small_batch_kernels)
+        self._weights = weights or PackedTalker.pack(model.talker, settings.max_model_len, settings.small_batch_kernels)
         self._pad_text_id = model.config.tts_pad_token_id
         self._max_pages = -(-settings.max_model_len // settings.page_size)
         dtype = self._weights.codec_head.dtype
@@ -134,7 +137,7 @@ class ContinuousRunner:
         return bool(self.scheduler.active or self.scheduler.num_waiting or self._window)
 
     def warm_up(self) -> None:
-        """Capture the frame's graphs, the largest first; without graphs, compile its kernels.
+        """Capture the frame's graphs, the largest first; without graphs, compile its kernels. Prefill's too.
 
         The padding slot stands in for every row.
         """
@@ -143,6 +146,19 @@ class ContinuousRunner:
                 self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
         elif uses_triton(self._state.hidden):
             self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
+        if uses_triton(self._state.hidden):
+            self._warm_up_prefill()
+
+    @torch.inference_mode()
+    def _warm_up_prefill(self, num_tokens: int = 16) -> None:
+        """Run a prompt of one row whose keys and values are stored nowhere: no request compiles kernels."""
+        device, hidden = self._device, self._state.hidden
+        at = torch.arange(num_tokens, dtype=torch.int32, device=device)
+        ends = torch.tensor([0, num_tokens], dtype=torch.int32, device=device)
+        table = torch.zeros(1, self._max_pages, dtype=torch.int32, device=device)
+        x = torch.zeros(num_tokens, hidden.shape[1], dtype=hidden.dtype, device=device)
+        rows = PrefillRows(table, ends, starts=torch.zeros_like(ends[:1]), max_len=num_tokens)
+        self._loop.run_prefill(PrefillTokens(x, at, torch.full_like(at, -1)), rows)
 
     def add(self, row: EngineRow) -> None:
         needed = self.scheduler.num_pages_for(row)
@@ -279,6 +295,8 @@ class ContinuousRunner:
             for _ in range(num_frames):
                 self._graphs.run(bucket, lambda: self._loop.run_frame(static))
         self._meter.counts["frames"] += num_frames
+        self._meter.counts["row_frames"] += num_frames * len(rows)
+        self._meter.counts["bucket_frames"] += num_frames * bucket
         flags = self._flags[self._num_windows % 2]
         self._num_windows += 1
         flags.start_copy(self._state)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tts_batch.engine.memory_errors import is_out_of_memory
 from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
+
+logger = logging.getLogger(__name__)
 
 Clip = NDArray[np.float32]  # [samples], mono, 24 kHz
 Voice = tuple[Tensor, Tensor | None]  # x-vector [H], codes int64 [frames, 16]
@@ -22,7 +26,7 @@ Voice = tuple[Tensor, Tensor | None]  # x-vector [H], codes int64 [frames, 16]
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The shapes that passes have. A new shape costs cuDNN some 50 ms of planning, so there are few."""
+    """The shapes that passes have. A new shape costs cuDNN some 130 ms of planning, so there are few."""
 
     rows: tuple[int, ...]  # ascending from 1
     step: int  # a pass's samples are a multiple of it
@@ -30,7 +34,7 @@ class Shapes:
 
 
 ALONE = Shapes(rows=(1,), step=1, max_samples=0)
-TOGETHER = Shapes(rows=(1, 4, 16), step=SAMPLE_RATE_HZ, max_samples=96 * SAMPLE_RATE_HZ)  # some 2.5 GB in float32
+TOGETHER = Shapes(rows=(1, 4, 16), step=2 * SAMPLE_RATE_HZ, max_samples=96 * SAMPLE_RATE_HZ)  # some 2.5 GB in float32
 
 
 class ReferenceEncoder:
@@ -42,14 +46,34 @@ class ReferenceEncoder:
         self._is_cuda = model.device.type == "cuda"
         self._shapes = shapes or (TOGETHER if self._is_cuda else ALONE)
 
+    @property
+    def _most_rows(self) -> int:
+        """Of the largest passes that clips share."""
+        return max((n for n in self._shapes.rows if n * self._shapes.step <= self._shapes.max_samples), default=1)
+
+    def num_spare(self, num_clips: int) -> int:
+        """How many clips more the largest passes have room for, beside these."""
+        return -num_clips % self._most_rows
+
+    def warm_up(self) -> None:
+        """Run the largest pass that clips share; does nothing where each goes alone."""
+        if (rows := self._most_rows) > 1:
+            silence = np.zeros(self._shapes.max_samples // rows, dtype=np.float32)
+            self.encode([silence] * rows, [True] * rows)
+
+    def limit(self, seconds: float) -> None:
+        """Encode at most `seconds` of audio together, where that is less than before; a longer clip goes alone."""
+        most = min(self._shapes.max_samples, int(seconds * SAMPLE_RATE_HZ))
+        self._shapes = replace(self._shapes, max_samples=most)
+
     @torch.no_grad()
-    def encode(self, clips: Sequence[Clip], with_codes: Sequence[bool]) -> list[Voice | torch.OutOfMemoryError]:
+    def encode(self, clips: Sequence[Clip], with_codes: Sequence[bool]) -> list[Voice | Exception]:
         """The voice of each clip of at least 0.1 s, with codes for those that want them, on the model's device.
 
         Equal to `SpeakerEncoder.embed` and `SpeechTokenizer.encode` of each clip, up to rounding and what near ties
         make of it. A clip for which memory does not suffice even alone gets the error instead.
         """
-        voices: dict[int, Voice | torch.OutOfMemoryError] = {}
+        voices: dict[int, Voice | Exception] = {}
         for wanted in (True, False):
             indices = [index for index, codes in enumerate(with_codes) if codes is wanted]
             indices.sort(key=lambda index: -len(clips[index]))
@@ -69,16 +93,22 @@ class ReferenceEncoder:
             yield rows, indices[:rows]
             indices = indices[rows:]
 
-    def _encode(self, rows: int, clips: Sequence[Clip], with_codes: bool) -> list[Voice | torch.OutOfMemoryError]:
+    def _encode(self, rows: int, clips: Sequence[Clip], with_codes: bool) -> list[Voice | Exception]:
         """One pass, or several of fewer rows when memory runs out."""
         try:
             return list(self._run_pass(rows, clips, with_codes))
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             failed = error.with_traceback(None)  # which keeps the tensors of the pass
         torch.cuda.empty_cache()
         if rows == 1:
             return [failed]
         fewer = max(n for n in self._shapes.rows if n < rows)
+        tried = rows * self._padded(len(clips[0]))
+        if tried <= self._shapes.max_samples:  # remembered: no later pass is as large
+            self._shapes = replace(self._shapes, max_samples=tried - 1)
+            logger.warning("out of memory encoding %.0f s of references together", tried / SAMPLE_RATE_HZ)
         parts = [clips[start : start + fewer] for start in range(0, len(clips), fewer)]
         return [voice for part in parts for voice in self._encode(fewer, part, with_codes)]
 

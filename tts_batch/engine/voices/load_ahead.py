@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tts_batch.engine.request import Reference
 
-MAX_THREADS = 8
+MAX_THREADS = 4
 
 
 class LoadAhead:
@@ -20,36 +20,46 @@ class LoadAhead:
 
     def __init__(self) -> None:
         self._clips: dict[str, Future[NDArray[np.float32]]] = {}
+        self._waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]] = deque()
+        self._threads: list[threading.Thread] = []
 
     def start(self, references: Iterable[Reference]) -> None:
-        """Begin to load references; a key that is being loaded is skipped. A single reference is left to `take`."""
-        new = {reference.key: reference for reference in references if reference.key not in self._clips}
-        if len(new) < 2:
+        """Load these, in this order, and drop what was loaded of others. A single reference is left to `take`."""
+        wanted = {reference.key: reference for reference in references}
+        for key in self._clips.keys() - wanted.keys():
+            self._clips.pop(key).cancel()
+        new = [reference for key, reference in wanted.items() if key not in self._clips]
+        if not new or len(wanted) < 2:
             return
-        started = {key: Future[NDArray[np.float32]]() for key in new}
-        self._clips |= started
-        waiting = deque((reference, started[key]) for key, reference in new.items())
-        for _ in range(min(MAX_THREADS, len(waiting))):
-            threading.Thread(target=_load, args=(waiting,), name="tts-batch-load", daemon=True).start()
+        for reference in new:
+            self._clips[reference.key] = clip = Future[NDArray[np.float32]]()
+            self._waiting.append((reference, clip))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for _ in range(min(MAX_THREADS - len(self._threads), len(new))):
+            thread = threading.Thread(target=self._load, name="tts-batch-load", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def has(self, key: str) -> bool:
+        """Whether a clip is loaded and waits for `take`."""
+        clip = self._clips.get(key)
+        return clip is not None and clip.done() and not clip.cancelled() and clip.exception() is None
 
     def take(self, reference: Reference) -> NDArray[np.float32]:
-        """The clip, loaded in this thread unless loading was started. Raises what its `load` raises."""
+        """The clip, loaded in this thread unless another has begun with it. Raises what its `load` raises."""
         clip = self._clips.pop(reference.key, None)
         # The caller's watchdog is the deadline of this wait, as it is of a load in this thread.
-        return reference.load() if clip is None else clip.result()
+        return reference.load() if clip is None or clip.cancel() else clip.result()
 
-    def forget(self) -> None:
-        """Drop the clips that were not taken."""
-        self._clips.clear()
-
-
-def _load(waiting: deque[tuple[Reference, Future[NDArray[np.float32]]]]) -> None:
-    while waiting:
-        try:
-            reference, clip = waiting.popleft()
-        except IndexError:  # another thread took the last one
-            return
-        try:
-            clip.set_result(reference.load())
-        except BaseException as error:
-            clip.set_exception(error)
+    def _load(self) -> None:
+        while self._waiting:
+            try:
+                reference, clip = self._waiting.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            if not clip.set_running_or_notify_cancel():
+                continue
+            try:
+                clip.set_result(reference.load())
+            except BaseException as error:
+                clip.set_exception(error)

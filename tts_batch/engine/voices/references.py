@@ -88,17 +88,27 @@ class References:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._num_bytes = 0
         self._ahead = LoadAhead()
+        self._upcoming: dict[str, tuple[Reference, bool]] = {}  # those loaded ahead, and whether with codes
         self._loaded: dict[str, tuple[_Entry, bool]] = {}  # for `encode_loaded`, and whether with codes
 
-    def load_ahead(self, references: Iterable[Reference]) -> None:
-        """Begin to load the clips that `load` will ask for, several at once."""
-        self._ahead.start(
-            reference
-            for reference in references
+    def warm_up(self) -> None:
+        """Encode silence, on CUDA: its libraries take seconds for their first pass."""
+        self._encoder.warm_up()
+
+    def load_ahead(self, references: Iterable[tuple[Reference, bool]]) -> None:
+        """Load the clips that `load` will ask for, several at once; other clips that wait are dropped.
+
+        Args:
+            references: the next ones, in order, and whether each is wanted with codes.
+        """
+        self._upcoming = {
+            reference.key: (reference, with_codes)
+            for reference, with_codes in references
             if reference.key not in self._entries
             and (reference.x_vector is None or reference.codes is None)
             and not (self._store is not None and self._store.holds(reference.key))
-        )
+        }
+        self._ahead.start(reference for reference, _ in self._upcoming.values())
 
     def load(self, reference: Reference, *, with_codes: bool) -> None:
         """Load the clip for `encode_loaded`, unless the voice is known. What goes wrong, `encode` raises."""
@@ -111,9 +121,16 @@ class References:
             self._loaded[reference.key] = entry, with_codes or codes_too
 
     def encode_loaded(self) -> None:
-        """Encode what was loaded, together. What this fails for, `encode` tries again alone."""
+        """Encode what was loaded, together. What this fails for, `encode` tries again alone.
+
+        A pass takes as long for one clip as for many: clips of upcoming requests that are loaded fill the last one.
+        """
+        for reference, with_codes in self._upcoming.values():
+            if self._encoder.num_spare(len(self._loaded)) == 0:
+                break
+            if reference.key not in self._loaded and self._ahead.has(reference.key):
+                self.load(reference, with_codes=with_codes)
         loaded, self._loaded = self._loaded, {}
-        self._ahead.forget()
         try:
             self._encode(loaded)
         except Exception as error:
@@ -154,13 +171,17 @@ class References:
         self._put_in(reference.key, entry)
         return entry
 
+    def limit(self, seconds: float) -> None:
+        """Encode at most `seconds` of references together."""
+        self._encoder.limit(seconds)
+
     def _encode(self, loaded: dict[str, tuple[_Entry, bool]]) -> None:
-        """Make entries whole that have their audio. Raises OutOfMemoryError after making all that fit."""
+        """Make entries whole that have their audio. Raises the out of memory error of one after making all that fit."""
         clips = [entry.audio for entry, _ in loaded.values()]
         voices = self._encoder.encode(clips, [wanted and entry.codes is None for entry, wanted in loaded.values()])
         too_big = None
         for (key, (entry, _)), voice in zip(loaded.items(), voices, strict=True):
-            if isinstance(voice, torch.OutOfMemoryError):
+            if isinstance(voice, Exception):
                 too_big = voice
                 continue
             self._take_out(key)

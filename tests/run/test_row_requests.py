@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tts_batch.config import build_config
-from tts_batch.run.row_tasks import clip_rules, engine_config
+from tts_batch.run.row_requests import clip_rules, engine_config
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,11 @@ from tts_batch.run.row_tasks import clip_rules, engine_config
         ("cuda_graph", "cuda_graph", False),
         ("eager", "eager", True),
         ("dtype", "dtype", "bfloat16"),
+        ("engine_options", "options", {"pages_per_row": "4"}),
     ],
 )
 def test_an_engine_gets_the_job_s_settings(setting: str, field: str, value: object) -> None:
-    model = SimpleNamespace(checkpoint=SimpleNamespace(path=Path("/models/some"), revision="abc"))
+    model = SimpleNamespace(checkpoint=SimpleNamespace(path=Path("/models/some")), revision="abc")
     config = build_config({"data": ("a.csv",), "out": "wavs", setting: value})
     given = engine_config(config, model, "cpu")
     assert (given.model, given.model_revision, given.device) == ("/models/some", "abc", "cpu")

@@ -1,14 +1,16 @@
-"""From a plan to messages: the RowTask of a planned row, and the first message to a worker."""
+"""From a plan to messages: the RowRequest of a planned row, and the first message to a worker."""
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tts_batch.cache import find_cache_folder
 from tts_batch.config import JobConfig
-from tts_batch.engine.request import FRAMES_PER_S, EngineConfig
+from tts_batch.engine.request import FRAMES_PER_S, EngineConfig, Reference
 from tts_batch.errors import Reason
 from tts_batch.ipc.messages import (
     CheckLimits,
@@ -16,23 +18,22 @@ from tts_batch.ipc.messages import (
     Deadlines,
     EngineLabels,
     OpenEngine,
-    PieceTask,
-    ReferenceFile,
-    RowTask,
+    PieceRequest,
+    RowRequest,
     SegmentNames,
 )
 from tts_batch.plan.seeds import derive_seed
 from tts_batch.run.devices import Device
 from tts_batch.store.index import input_digest
 from tts_batch.store.journal import Outcome
-from tts_batch.worker.pieces import piece_id
 
 if TYPE_CHECKING:
     from tts_batch.plan.models import ModelGroup
+    from tts_batch.plan.planner import GroupTotals
     from tts_batch.plan.rows import PlannedRow
 
 NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
-MAX_CLIP_PROCESSES = 4  # some 400 clips a second each
+MAX_CLIP_PROCESSES = 8  # some 400 clips a second each
 
 NEW_SEED_HELPS: tuple[Reason, ...] = (
     "codec_budget_exhausted",
@@ -51,20 +52,21 @@ NEW_SEED_HELPS: tuple[Reason, ...] = (
 
 def open_engine_message(
     config: JobConfig,
-    model: ModelGroup,
+    group: GroupTotals,
     num_workers: int,
     limits: tuple[float, float],
     device: Device,
     segments: SegmentNames,
 ) -> OpenEngine:
     """Return the first message to a worker. `limits`: how long its engine may owe a result, and more for each frame."""
+    model = group.model
     return OpenEngine(
         out=config.out.resolve(),
         segments=segments,
         engine=config.engine,
-        engine_config=engine_config(config, model, device.kind),
+        engine_config=engine_config(config, model, device.kind, group.longest_frames),
         rules=clip_rules(config, model),
-        labels=EngineLabels(model.name, model.checkpoint.revision, config.engine),
+        labels=EngineLabels(model.name, model.revision, config.engine),
         deadlines=Deadlines(*limits, config.row_time_limit),
         max_clip_processes=max(1, min(MAX_CLIP_PROCESSES, len(os.sched_getaffinity(0)) // (2 * num_workers))),
     )
@@ -82,11 +84,13 @@ def clip_rules(config: JobConfig, model: ModelGroup) -> ClipRules:
     )
 
 
-def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> EngineConfig:
-    """Return what an engine for one of the run's models is opened with."""
+def engine_config(
+    config: JobConfig, model: ModelGroup, device_kind: str, max_frames: int | None = None
+) -> EngineConfig:
+    """Return what an engine for one of the run's models is opened with; `max_frames`: the longest budget to come."""
     return EngineConfig(
-        model=str(model.checkpoint.path),
-        model_revision=model.checkpoint.revision,
+        model=str(model.checkpoint.path) if model.checkpoint else "",
+        model_revision=model.revision,
         device=device_kind,
         dtype=config.dtype,
         runner=config.runner,
@@ -98,13 +102,25 @@ def engine_config(config: JobConfig, model: ModelGroup, device_kind: str) -> Eng
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
+        options=_engine_options(config, model),
+        max_frames=max_frames,
         cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
 
 
-def row_task(
-    planned: PlannedRow, config: JobConfig, reference: ReferenceFile | None, reopened: Outcome | None = None
-) -> RowTask:
+def _engine_options(config: JobConfig, model: ModelGroup) -> dict[str, str]:
+    """Return --engine-option; for vllm, which cannot vary it from row to row, how residual codes are sampled too."""
+    if config.engine != "vllm":
+        return config.engine_options
+    residual = {
+        name: json.dumps(value) for name, value in asdict(model.sampling).items() if name.startswith("subtalker_")
+    }
+    return residual | config.engine_options
+
+
+def row_request(
+    planned: PlannedRow, config: JobConfig, reference: Reference | None, reopened: Outcome | None = None
+) -> RowRequest:
     """Return what a worker needs to know of a row; its seeds are those of the attempts that the row may have now.
 
     `reopened` is the line that put a row back among the pending ones: its attempts count.
@@ -114,10 +130,12 @@ def row_task(
     seeds_before = reopened.attempt_seeds if reopened else ()
     if reopened and reopened.reason is not None and reopened.reason not in NEW_SEED_HELPS:
         seeds_before = seeds_before[:-1]  # what was sampled was not at fault: the same again
-    return RowTask(
+    return RowRequest(
         id=row.id,
         task=row.task,
-        pieces=tuple(_piece_task(planned, number, config, len(seeds_before)) for number in range(len(planned.pieces))),
+        pieces=tuple(
+            _piece_request(planned, number, config, len(seeds_before)) for number in range(len(planned.pieces))
+        ),
         sampling=planned.sampling,
         fingerprint=planned.fingerprint,
         input_digest=input_digest(planned),
@@ -131,9 +149,14 @@ def row_task(
     )
 
 
-def _piece_task(planned: PlannedRow, number: int, config: JobConfig, num_attempts_before: int) -> PieceTask:
+def piece_id(row_id: str, number: int) -> str:
+    """Return the request id of a row's piece, counted from 0. No row has it: ids hold no control characters."""
+    return f"{row_id}\x1f{number + 1}"
+
+
+def _piece_request(planned: PlannedRow, number: int, config: JobConfig, num_attempts_before: int) -> PieceRequest:
     piece = planned.pieces[number]
-    return PieceTask(
+    return PieceRequest(
         request_id=piece_id(planned.row.id, number) if planned.is_split else planned.row.id,
         text=piece.text,
         max_frames=piece.max_frames,

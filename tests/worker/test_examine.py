@@ -10,8 +10,8 @@ import pytest
 
 from tts_batch.choices import CheckName
 from tts_batch.engine.request import SpeechResult
-from tts_batch.worker.checks import CheckLimits, Examined, examine, find_fault, measure
-from tts_batch.worker.sound import Tail
+from tts_batch.ipc.messages import CheckLimits
+from tts_batch.worker.examine import Examined, Tail, examine, find_fault, measure
 
 GOOD = SpeechResult("a", np.full(100, 0.1, np.float32), 24_000, None, 5, "stop", True)
 

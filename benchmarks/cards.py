@@ -53,14 +53,14 @@ def holding(gib: float, what: str) -> Iterator[None]:
             holder.wait(30)
 
 
-def bench(shape: str, rows: int, log: Path, neighbour_gib: float = 0.0) -> dict[str, object]:
+def bench(shape: str, rows: int, cache: str, log: Path, neighbour_gib: float = 0.0) -> dict[str, object]:
     """Run `tts-batch bench` once, and return what it chose and measured."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "tts_batch", "bench", "--shape", shape, "--rows", str(rows)]
         with log.open("w") as stream:
             process = subprocess.Popen(
-                [*command, "--cache", "cold", "--json", str(report)], stdout=stream, stderr=subprocess.STDOUT
+                [*command, "--cache", cache, "--json", str(report)], stdout=stream, stderr=subprocess.STDOUT
             )
             if neighbour_gib:
                 wait_for(log, "native engine:", process)
@@ -122,6 +122,9 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["1.7b", "0.6b"])
     parser.add_argument("--rows", type=int, default=1_088)
     parser.add_argument("--neighbour", type=float, default=4.0, help="GiB that a neighbour takes; 0: none")
+    parser.add_argument(
+        "--cache", choices=["warm", "cold"], default="warm", help="as of bench; cold takes half the time"
+    )
     parser.add_argument("--logs", type=Path, default=Path("."), help="where each engine's log is written")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
@@ -132,12 +135,14 @@ def main() -> None:
         with holding(gib, "leave"):
             for shape in args.shapes if gib >= 6 else ["1.7b"]:
                 log = args.logs / f"cards-{gib:g}-{shape}.log"
-                results.append({"free_gib": gib, **bench(shape, args.rows, log)})
+                results.append({"free_gib": gib, **bench(shape, args.rows, args.cache, log)})
                 print(line(f"{gib:g}", results[-1]), flush=True)
     if args.neighbour:
         with holding(15, "leave"):
             results.append({"free_gib": 15, "neighbour": args.neighbour})
-            results[-1] |= bench(args.shapes[0], 4 * args.rows, args.logs / "cards-neighbour.log", args.neighbour)
+            results[-1] |= bench(
+                args.shapes[0], 2 * args.rows, args.cache, args.logs / "cards-neighbour.log", args.neighbour
+            )
             print(line(f"15, then {15 - args.neighbour:g}", results[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

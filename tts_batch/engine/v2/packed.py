@@ -147,7 +147,7 @@ def _in_one_buffer(groups: Sequence[Sequence[torch.nn.Module]]) -> list[Tensor]:
 
     All lie in one allocation: what the weights held before is freed whole, and leaves no gaps that nothing else fits.
     """
-    weights = [[module.weight.data for module in group] for group in groups]
+    weights: list[list[Tensor]] = [[module.weight.data for module in group] for group in groups]
     sizes = [sum(weight.numel() for weight in group) for group in weights]
     buffer = torch.empty(sum(sizes), dtype=weights[0][0].dtype, device=weights[0][0].device)
     packed = [part.view(-1, group[0].shape[1]) for part, group in zip(buffer.split(sizes), weights, strict=True)]

@@ -50,7 +50,7 @@ class TextFile:
 
     def __init__(self, file: TableFile, encoding: str | None = None) -> None:
         self.file = file
-        with os_errors_as_usage(file.name), file.open() as source:
+        with os_errors_as_usage(file.name, is_local=file.is_local), file.open() as source:
             head = source.read(_HEAD_BYTES)
         found = next(((codec, name) for mark, codec, name in _MARKS if head.startswith(mark)), None)
         self._codec, self.encoding = found or _checked(encoding or "UTF-8")
@@ -66,7 +66,7 @@ class TextFile:
         errors = "surrogatepass" if self._is_wide else "surrogateescape"
         try:
             with (
-                os_errors_as_usage(self.file.name),
+                os_errors_as_usage(self.file.name, is_local=self.file.is_local),
                 io.TextIOWrapper(self.file.open(), self._codec, errors, newline) as stream,
             ):
                 yield stream

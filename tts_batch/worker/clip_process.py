@@ -97,7 +97,7 @@ class ClipWriter:
         self._thread.start()
 
     def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder, without waiting for the disk."""
+        """Queue a row that has ended, and its files by path in the run folder, without waiting for the disk."""
         self._queue.put(_Entry(outcome, files))
 
     def put_files(self, files: Mapping[str, bytes]) -> None:

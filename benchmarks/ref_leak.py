@@ -38,7 +38,7 @@ TEXTS = (
     "He sold his old car.", "Come back tomorrow.", "Turn left at the mill.", "The soup is too hot.", "We found a key.",
     "Light rain is likely.", "Two of them agreed.", "Read me the letter.", "The hills are green.", "I will call you.",
     "Close the window now.", "A dog barked twice.", "She bought a boat.", "Open the wooden box.", "They came by bus.",
-    "This is the last one.", "What time is it?", "Bread and milk, please.", "The door was locked.", "Good night to all.",
+    "This is the last one.", "What time is it?", "Bread and milk, please.", "The door was locked.", "Good night.",
     "Every seat is taken.", "My brother is here.", "Leave it on the table.",
 )  # fmt: skip
 FRAME = 720  # 30 ms
@@ -156,7 +156,7 @@ def main() -> None:
     rng = np.random.default_rng(options.seed)
     pitches = [float(rng.uniform(80, 240)) for _ in references]
     voices = {"tiny": (references, clones)}
-    for name, jitter in (("pitch of the reference, periods ±0.5 %", 0.005), ("pitch of the reference, exactly", 0.0)):
+    for name, jitter in (("pitch of the reference, periods ±1 %", 0.01), ("pitch of the reference, exactly", 0.0)):
         voices[name] = (
             [steady_voice(audio, pitches[number], rng, jitter) for number, audio in enumerate(references)],
             [(number, steady_voice(audio, pitches[number], rng, jitter)) for number, audio in clones],

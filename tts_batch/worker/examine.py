@@ -32,9 +32,8 @@ LEAK_RATE_HZ = 4_000
 LEAK_S = 1.0
 LEAK_SEARCH_S = 12.0
 _LEAK_SAMPLES = round(LEAK_S * LEAK_RATE_HZ)
-_LEAK_FROM_HZ = 400.0  # under it a voice is little but its pitch, which a clone shares with its reference
-_LEAK_BLOCKS = 8  # of the second, each of which …
-_LEAK_SHIFT = 3  # … may be 0.75 ms early or late: a clock that is off by 0.1 % hides nothing
+_LEAK_FROM_HZ = 300.0, 500.0  # under it a voice is little but its pitch, which a clone shares with its reference
+_LEAK_BLOCKS = 8  # of the second, each of which may be half a millisecond early or late: clocks are off by 0.1 %
 
 _FINISH_REASONS = ("stop", "length", "loop", "error", "cancelled")
 _DEFAULTS = CheckLimits()
@@ -280,22 +279,31 @@ class Tail:
         slow = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
         if not self._blocks or slow.size < _LEAK_SAMPLES:
             return 0.0
-        head, spectrum = _high_pass(np.pad(slow, _LEAK_SHIFT))
+        head, spectrum = _high_pass(np.pad(slow, 1))
         count = slow.size - _LEAK_SAMPLES + 1  # places of the tail in it
         products = np.zeros(count, np.float32)
+        size = _fft_size(head.size)
+        analytic = np.zeros(size, np.complex64)
         for number, block in enumerate(self._blocks):
-            product = np.fft.irfft(spectrum * np.conj(np.fft.rfft(block, _fft_size(head.size))))[number * block.size :]
-            products += reduce(np.maximum, (product[shift : shift + count] for shift in range(2 * _LEAK_SHIFT + 1)))
-        energy = np.concatenate([[0.0], np.cumsum(np.square(head[_LEAK_SHIFT:], dtype=np.float64))])
+            analytic[: spectrum.size] = 2 * spectrum * np.conj(np.fft.rfft(block, size))
+            product = np.abs(np.fft.ifft(analytic))[number * block.size :]  # whatever the phase
+            products += reduce(np.maximum, (product[shift : shift + count] for shift in range(3)))
+        energy = np.concatenate([[0.0], np.cumsum(np.square(head[1:], dtype=np.float64))])
         norms = np.sqrt(energy[_LEAK_SAMPLES:][:count] - energy[:count])
-        norms[norms <= 0.05 * norms.max()] = np.inf  # what is nearly silent correlates with anything
+        norms[norms <= 0.002 * norms.max()] = np.inf  # what is silent correlates with anything
         return min(float(np.max(products / norms)), 1.0)
 
 
 def _high_pass(audio: Audio) -> tuple[Audio, NDArray[np.complex64]]:
-    """Return samples [samples] at 4 kHz without what is under 400 Hz, and their spectrum."""
-    spectrum = np.fft.rfft(audio, _fft_size(audio.size))
-    spectrum[: round(_LEAK_FROM_HZ / LEAK_RATE_HZ * _fft_size(audio.size))] = 0
+    """Return samples [samples] at 4 kHz without what is under 300 Hz, and their spectrum; from 500 Hz on all is kept.
+
+    A sharper edge would ring, and hide what is quiet beside what is loud.
+    """
+    size = _fft_size(audio.size)
+    spectrum = np.fft.rfft(audio, size)
+    low, high = (round(edge_hz / LEAK_RATE_HZ * size) for edge_hz in _LEAK_FROM_HZ)
+    spectrum[:low] = 0
+    spectrum[low:high] *= np.sin(np.linspace(0, np.pi / 2, high - low, dtype=np.float32)) ** 2
     return np.fft.irfft(spectrum)[: audio.size], spectrum
 
 

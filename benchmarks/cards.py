@@ -1,6 +1,6 @@
 """Smaller cards, which a part of this one stands for: `bench` with so much memory held that only N GiB stay free.
 
-    python -m benchmarks.cards [--free 5 7 11 15 23 47] [--shapes 1.7b 0.6b] [--rows 1088] [--neighbour 4]
+    python -m benchmarks.cards [--free 5 7 11 15 23 47] [--shapes 1.7b 0.6b] [--rows 1088] [--neighbour 4] [--logs DIR]
 
 Another process holds the memory, so that each engine measures what is free as it would on such a card. Below 6 GiB the
 engine is to refuse with a sentence and exit status 5. Last, a neighbour takes memory in the middle of a run. Prints a
@@ -17,11 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 GIB = 2**30
-TIMEOUT_S = 150
+TIMEOUT_S = 240
 NEIGHBOUR_AT_S = 2.0  # after the rows have begun
 
 HOLD = """
@@ -53,20 +53,20 @@ def holding(gib: float, what: str) -> Iterator[None]:
             holder.wait(30)
 
 
-def bench(shape: str, rows: int, neighbour_gib: float = 0.0) -> dict[str, object]:
+def bench(shape: str, rows: int, cache: str, log: Path, neighbour_gib: float = 0.0) -> dict[str, object]:
     """Run `tts-batch bench` once, and return what it chose and measured."""
     with tempfile.TemporaryDirectory() as folder:
-        report, log = Path(folder) / "report.json", Path(folder) / "log"
+        report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "tts_batch", "bench", "--shape", shape, "--rows", str(rows)]
         with log.open("w") as stream:
-            process = subprocess.Popen([*command, "--json", str(report)], stdout=stream, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                [*command, "--cache", cache, "--json", str(report)], stdout=stream, stderr=subprocess.STDOUT
+            )
             if neighbour_gib:
                 wait_for(log, "native engine:", process)
                 time.sleep(NEIGHBOUR_AT_S)
-                with holding(neighbour_gib, "take"):
-                    status = process.wait(TIMEOUT_S)
-            else:
-                status = process.wait(TIMEOUT_S)
+            with holding(neighbour_gib, "take") if neighbour_gib else nullcontext():
+                status = wait_or_kill(process)
         text = log.read_text()
         chosen = re.search(r"([\d.]+) GiB free beside the weights.*", text)
         result: dict[str, object] = {
@@ -85,6 +85,15 @@ def bench(shape: str, rows: int, neighbour_gib: float = 0.0) -> dict[str, object
         else:
             result["said"] = text.strip().splitlines()[-1][:400] if text.strip() else ""
         return result
+
+
+def wait_or_kill(process: subprocess.Popen[bytes]) -> int | str:
+    try:
+        return process.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return f"none after {TIMEOUT_S} s"
 
 
 def wait_for(log: Path, words: str, process: subprocess.Popen[bytes]) -> None:
@@ -113,6 +122,10 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=["1.7b", "0.6b"])
     parser.add_argument("--rows", type=int, default=1_088)
     parser.add_argument("--neighbour", type=float, default=4.0, help="GiB that a neighbour takes; 0: none")
+    parser.add_argument(
+        "--cache", choices=["warm", "cold"], default="warm", help="as of bench; cold takes half the time"
+    )
+    parser.add_argument("--logs", type=Path, default=Path("."), help="where each engine's log is written")
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
     results = []
@@ -121,12 +134,15 @@ def main() -> None:
     for gib in args.free:
         with holding(gib, "leave"):
             for shape in args.shapes if gib >= 6 else ["1.7b"]:
-                results.append({"free_gib": gib, **bench(shape, args.rows)})
+                log = args.logs / f"cards-{gib:g}-{shape}.log"
+                results.append({"free_gib": gib, **bench(shape, args.rows, args.cache, log)})
                 print(line(f"{gib:g}", results[-1]), flush=True)
     if args.neighbour:
         with holding(15, "leave"):
             results.append({"free_gib": 15, "neighbour": args.neighbour})
-            results[-1] |= bench(args.shapes[0], 4 * args.rows, args.neighbour)
+            results[-1] |= bench(
+                args.shapes[0], 2 * args.rows, args.cache, args.logs / "cards-neighbour.log", args.neighbour
+            )
             print(line(f"15, then {15 - args.neighbour:g}", results[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

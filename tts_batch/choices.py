@@ -34,3 +34,4 @@ EXPORT_FORMATS = ("hf", "audiofolder", "webdataset", "ljspeech", "nemo", "qwen-s
 BENCH_SHAPES = ("1.7b", "0.6b")
 BENCH_WORKLOADS = ("seed-tts", "fixed")
 BENCH_CACHES = ("warm", "cold")
+BENCH_ENGINES = ("native", "vllm")

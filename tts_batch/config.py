@@ -54,10 +54,14 @@ class JobConfig(BaseModel):
         MODEL, None, "Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table.", "NAME"
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
-    engine: str = _option(MODEL, "native", "'native' or 'package.module:factory'.", "NAME")
-    engine_options: dict[str, str] = Field(
+    engine: str = _option(MODEL, "native", "'native', 'vllm' or 'package.module:factory'.", "NAME")
+    engine_options: dict[str, str] = _option(
+        MODEL,
         {},
-        description="EngineConfig.options: knobs of the native engine's profile, or what an engine of your own reads.",
+        "Set one of EngineConfig.options: a knob of the native engine's profile, or an option of another engine. "
+        "May be repeated.",
+        "NAME=VALUE",
+        flags=("--engine-option",),
     )
     runner: RunnerName | None = _option(MODEL, None, "Default: v2 on CUDA, else v1.")
     device: DeviceName = _option(MODEL, "auto", "Where to compute.")

@@ -212,9 +212,10 @@ def _shown(cell: Any) -> str:
     """A carried cell as text. Raises TypeError for an object without a text that is the same in the next process."""
     if isinstance(cell, Mapping | list | tuple | np.ndarray):
         return encodable(json.dumps(carried(cell.tolist() if isinstance(cell, np.ndarray) else cell), default=_shown))
-    if type(cell).__str__ is object.__str__ and type(cell).__repr__ is object.__repr__:
+    shown = str(cell)
+    if " at 0x" in shown and not isinstance(cell, str):  # an address in memory
         raise TypeError(f"{type(cell).__name__} has no text")
-    return encodable(str(cell))
+    return encodable(shown)
 
 
 def _text(cell: Any) -> str:

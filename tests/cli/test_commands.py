@@ -84,7 +84,8 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     [
         (["--top-p", "2"], "'top_p' cannot be 2.0"),
         (["--launcher", "ray"], "--launcher"),
-        (["--engine", "vllm"], "--engine vllm is not in this version"),
+        (["--engine", "vllm", "--save-codes"], "--engine vllm returns no codes"),
+        (["--engine-option", "frames_per_visit"], "use NAME=VALUE"),
         (["--shard", "3/2"], "--shard 3/2"),
         (["--check", "loudness=3"], "'loudness' does not exist"),
         (["--language", "klingon"], "klingon"),

@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.dataset.support import ReadRows, reasons
+from tts_batch.config import JobConfig
+from tts_batch.dataset.notes import Notes
+from tts_batch.dataset.rows import read_rows
 
 ENCODED_RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), pa.array(["x", "y"]))
 IDS = [UUID(int=1), UUID(int=(1 << 127) + 7)]

@@ -273,9 +273,20 @@ def test_types_that_do_not_are_named_with_both_files(read: ReadRows) -> None:
     assert [row.seed for row in read(*files[:2])] == [1, 1] and not read.notes
 
 
-def test_what_is_no_parquet_is_named(read: ReadRows) -> None:
-    with pytest.raises(UsageError, match=r"t\.parquet cannot be read as Parquet"):
-        read.written("t.parquet", b"PAR0 nothing")
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"PAR1\x15\0\0\0", "."),
+        (b"id,text\na,b\n", "it is text"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "it is a Git LFS pointer"),
+        (b"<!doctype html>", "it is a web page"),
+        (b"PK\x03\x04xl", "it is a ZIP archive"),
+    ],
+)
+def test_what_is_no_parquet_is_named(read: ReadRows, name: str, data: bytes, words: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} cannot be read as \w+( IPC)?: {words}"):
+        read.written(name, data)
 
 
 def test_a_damaged_file_is_named_with_the_row(read: ReadRows) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 from tests.engine.asking import ask, voice
 from tests.engine.tiny_stages import tiny_stages
 from tts_batch.engine import assemble
-from tts_batch.engine.assemble import code2wav_graphs, decode_pool, decoder_for, sizes_for
+from tts_batch.engine.assemble import code2wav_graphs, decode_pool, decoder_for, require_memory, sizes_for
 from tts_batch.engine.code2wav.decode_pool import PoolLimits
 from tts_batch.engine.code2wav.decoder import ExactDecoder
 from tts_batch.engine.code2wav.fast_decoder import CONV_CONTEXT, FastCodecDecoder
@@ -28,6 +30,7 @@ from tts_batch.engine.profiles import load_profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.voices import references
 from tts_batch.engine.voices.encoder import ALONE
+from tts_batch.model.config import CodecConfig, ModelConfig
 from tts_batch.model.qwen3_tts import Qwen3TTS
 
 PROFILE = load_profile("throughput", "cuda")
@@ -194,6 +197,23 @@ def test_an_engine_on_a_card_is_sized_by_its_free_memory(
     assert large.max_num_seqs == PROFILE.max_num_seqs
     assert f"100.0 GiB free beside the weights on cuda:0 (a card): {PROFILE.max_num_seqs} rows" in caplog.text
     monkeypatch.setattr(assemble, "free_bytes", lambda device: 0.1 * 2**30)
-    with pytest.raises(EngineConfigError, match=r"cuda:0 \(a card\) has 0\.1 GiB.*GiB are needed.*--max-num-seqs"):
+    with pytest.raises(EngineConfigError, match=r"\(a card\), with.* has 0\.1 GiB.*GiB are needed.*--max-num-seqs"):
         sizes_for(model, BF16_CUDA, PROFILE, config, decode)
     assert sizes_for(model, replace(BF16_CUDA, device=torch.device("cpu")), PROFILE, config, decode) is None
+
+
+@pytest.mark.parametrize(("shape", "least_gib"), [("base_1b7", 5.5), ("base_0b6", 3.6)])
+def test_a_card_without_room_for_a_released_model_is_refused_before_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, shape: str, least_gib: float
+) -> None:
+    folder = files("tts_batch.model") / "released"
+    model = ModelConfig.from_json(json.loads((folder / f"{shape}.json").read_text()))
+    codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
+    config = EngineConfig(model="", max_frames=1_000)
+    monkeypatch.setattr(assemble, "describe_card", lambda device: "cuda:0 (a card)")
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: (least_gib + 0.3) * 2**30)
+    require_memory(model, codec, BF16_CUDA, config)
+    monkeypatch.setattr(assemble, "free_bytes", lambda device: (least_gib - 0.3) * 2**30)
+    with pytest.raises(EngineConfigError, match=r"a card\) has .* GiB of free memory, and at least .*a 0\.6B model"):
+        require_memory(model, codec, BF16_CUDA, config)
+    require_memory(model, codec, replace(BF16_CUDA, device=torch.device("cpu")), config)

@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -219,7 +220,8 @@ def test_float32_convolutions_are_whole_on_cuda(
     model = tiny_model("custom_voice")
     monkeypatch.setattr(native, "resolve_platform", lambda _: Platform(torch.device("cuda"), torch.bfloat16, "v2"))
     monkeypatch.setattr(native, "assemble", assembled)
-    monkeypatch.setattr(native, "resolve_checkpoint", lambda *_: None)
+    monkeypatch.setattr(native, "resolve_checkpoint", lambda *_: SimpleNamespace(config=None, codec=None))
+    monkeypatch.setattr(native, "require_memory", lambda *_: None)
     monkeypatch.setattr(native.Qwen3TTS, "load", lambda *_: model)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     config = EngineConfig(model="")

@@ -71,7 +71,7 @@ def test_native() -> None:
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("vllm", r"tts-batch\[vllm\]"),
+        ("vllm", r"vllm and vllm-omni not installed: pip install \"tts-batch\[vllm\]\""),
         ("natve", "'natve' is not one of native, vllm, package.module:factory"),
         ("my_tts_engine:", "is not one of"),
         ("my_tts_engine:absent", "no factory or function 'absent'"),

@@ -15,6 +15,7 @@ from tests.run.support import make_rows
 from tts_batch.errors import UsageError
 from tts_batch.export.clips import FinishedClips, map_ahead
 from tts_batch.run.existing_run import finish_run
+from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import list_segments
 from tts_batch.store.lock import RunLock
 from tts_batch.store.schema import SCHEMA
@@ -39,6 +40,32 @@ def test_what_is_gone_or_another_is_left_out(run: Path) -> None:
     clips = FinishedClips(run)
     assert (len(clips), clips.left_out["missing"], clips.left_out["changed"]) == (16, 1, 1)
     assert clips.remarks == []
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("audio", ["../victim.wav", "{victim}", "ab/../../victim.wav", "run.json", "", None, "other"])
+def test_a_manifest_names_no_file_but_the_rows_clip(run: Path, audio: str | None, has_journal: bool) -> None:
+    rows = ok_rows(run)
+    victim = run.parent / "victim.wav"
+    shutil.copy(run / rows[0]["audio"], victim)  # of the right size
+    if not has_journal:
+        shutil.rmtree(run / "journal")
+    named = rows[1]["audio"] if audio == "other" else audio and audio.format(victim=victim)
+    table = pq.read_table(run / "manifest.parquet")
+    place = table.schema.get_field_index("audio")
+    column = [named if cell == rows[0]["audio"] else cell for cell in table["audio"].to_pylist()]
+    changed = table.set_column(place, table.schema.field(place), pa.array(column, table.schema.field(place).type))
+    pq.write_table(changed, run / "manifest.parquet")
+    clips = FinishedClips(run)
+    assert (len(clips), clips.left_out["changed"]) == (17, 1)
+    assert rows[0]["id"] not in [clip.row["id"] for clip in clips]
+
+
+def test_a_clip_that_is_a_link_is_left_out(run: Path) -> None:
+    clip = run / ok_rows(run)[0]["audio"]
+    clip.rename(run.parent / "victim.wav")
+    clip.symlink_to(run.parent / "victim.wav")
+    assert FinishedClips(run).left_out["changed"] == 1
 
 
 def test_a_clip_made_anew_since_the_manifest_is_left_out(tmp_path: Path) -> None:
@@ -94,12 +121,15 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
 
 
 def _peak(run: Path, rows: int) -> int:
-    """The most bytes of Python objects while a manifest of so many rows, all with one clip, is gone through."""
+    """The most bytes of Python objects while a manifest of so many rows, each with a clip, is gone through."""
     run.mkdir()
-    (run / "clip.wav").write_bytes(b"sound")
     (run / "run.json").write_text('{"state": "finished"}')
-    values = {"status": "ok", "audio": "clip.wav", "duration_s": 1.0, "sample_rate": 24_000, "model": "m"}
-    texts = ({**values, "id": f"row-{number}", "text": f"Text {number}. " * 10} for number in range(rows))
+    values = {"status": "ok", "duration_s": 1.0, "sample_rate": 24_000, "model": "m"}
+    names = {f"row-{number}": clip_path(f"row-{number}") for number in range(rows)}
+    for name in names.values():
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(b"sound")
+    texts = ({**values, "id": row_id, "audio": name, "text": f"{row_id}. " * 10} for row_id, name in names.items())
     pq.write_table(pa.Table.from_pylist(list(texts), SCHEMA), run / "manifest.parquet")
     tracemalloc.start()
     clips = FinishedClips(run)

@@ -150,6 +150,40 @@ def test_overwrite_removes_what_is_not_whole(finished: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.rglob("*.tmp")] == [".others.tmp"]
 
 
+PLANTED = {
+    "hf": "README.md",
+    "audiofolder": "metadata.parquet",
+    "webdataset": "dataset_info.json",
+    "ljspeech": "metadata.csv",
+    "nemo": "manifest.jsonl",
+    "qwen-sft": "ref.wav",
+}
+
+
+@EVERY
+def test_links_planted_where_files_are_begun_are_not_followed(finished: Path, tmp_path: Path, name: str) -> None:
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("mine")
+    for file in (PLANTED[name], STATE):
+        (out / f".{file}.tmp").symlink_to(victim)
+    export_run(finished, name, out)
+    assert victim.read_text() == "mine"
+    assert (out / PLANTED[name]).is_file() and not (out / PLANTED[name]).is_symlink()
+
+
+@pytest.mark.parametrize(("name", "folder"), [("ljspeech", "wavs"), ("hf", "data"), ("nemo", "audio")])
+def test_a_folder_that_is_a_link_is_not_written_into(finished: Path, tmp_path: Path, name: str, folder: str) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    export_run(finished, name, out)
+    (out / folder).rename(tmp_path / "away")
+    elsewhere.mkdir()
+    (out / folder).symlink_to(elsewhere)
+    with pytest.raises(UsageError, match=f"{folder} is a link to another folder"):
+        export_run(finished, name, out)
+    assert not list(elsewhere.iterdir())
+
+
 def test_a_state_that_cannot_be_read_is_no_export(finished: Path, tmp_path: Path) -> None:
     (tmp_path / STATE).write_text("{")
     export_run(finished, "hf", tmp_path)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import unicodedata
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,18 +144,27 @@ def test_references_of_an_odd_length_are_remarked(planner: Planner, seconds: int
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("options", "words"),
     [
-        ("vllm", "not in this version"),
-        ("nativ", "'nativ' is not one of"),
-        ("no_such.module:create", "no module 'no_such.module'"),
+        ({"engine": "nativ"}, "--engine 'nativ' is not one of native, vllm"),
+        ({"engine": "no_such.module:create"}, "--engine.*no module 'no_such.module'"),
+        ({"engine": "vllm", "save_codes": True}, "--engine vllm returns no codes: leave out --save-codes"),
+        ({"engine": "vllm", "dtype": "float32"}, "bfloat16 alone: leave out --dtype float32"),
+        ({"engine": "vllm", "device": "cpu"}, "CUDA alone: leave out --device cpu"),
+        ({"engine": "vllm", "loop_frames": 50}, "does not look for loops: leave out --loop-frames"),
     ],
 )
-def test_an_engine_that_there_is_not_is_refused_before_anything_starts(
-    planner: Planner, engine: str, words: str
+def test_what_an_engine_cannot_do_is_refused_before_anything_starts(
+    planner: Planner, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"--engine.*{words}"):
-        planner.plan(PRESET, engine=engine)
+    with pytest.raises(UsageError, match=words):
+        planner.plan(PRESET, **options)
+
+
+def test_what_vllm_lacks_is_remarked(planner: Planner) -> None:
+    missing, limits = planner.plan(PRESET, engine="vllm").notes
+    assert "cannot start here: vllm and vllm-omni not installed" in missing
+    assert "returns no codes, does not end a loop before its budget, and takes at most 4096 positions" in limits
 
 
 def test_b07_extreme_sampling_is_remarked(planner: Planner) -> None:

@@ -8,6 +8,7 @@ from importlib.resources import files
 import torch
 
 from tts_batch.cache import cache_folder
+from tts_batch.engine.assemble import require_memory
 from tts_batch.engine.devices import resolve_platform
 from tts_batch.engine.native import NativeEngine
 from tts_batch.engine.prepare import Preparer
@@ -30,6 +31,7 @@ def random_model(shape: str, config: EngineConfig) -> Qwen3TTS:
     codec = CodecConfig.from_json(json.loads((folder / "speech_tokenizer.json").read_text()))
     platform = resolve_platform(config)
     tokenizer = TextTokenizer(build_tiny("tiny-random", "base", cache_dir=cache_folder()))
+    require_memory(model_config, codec, platform, config)
     return Qwen3TTS.random(model_config, codec, tokenizer, platform.device, platform.dtype, torch.float32)
 
 

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,12 +18,6 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, Engine, 
 
 STEP_S = 1.0
 STEADY_SHARE = 0.9  # of the audio; the tail begins once this much is complete
-
-
-class BenchEngine(Engine, Protocol):
-    """An engine that reports its times by stage."""
-
-    def read_meter(self) -> Reading: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ class Measurement:
 
 
 def measure(
-    engine: BenchEngine, requests: Sequence[SpeechRequest], concurrency: int | None, chunks: ChunkRecorder | None = None
+    engine: Engine, requests: Sequence[SpeechRequest], concurrency: int | None, chunks: ChunkRecorder | None = None
 ) -> Measurement:
     """Run requests of fixed length through a warm engine, at most `concurrency` in flight (None: all it wants).
 
@@ -91,8 +84,9 @@ def measure(
     if chunks is not None:
         chunks.clear()
     devices = _devices(engine.info)
-    reset_peak_memory(devices)
-    before = engine.read_meter()
+    if has_meter := hasattr(engine, "read_meter"):  # it computes in this process
+        reset_peak_memory(devices)
+    before = read_meter(engine)
     waiting = deque(requests)
     with GpuWatch(devices) as gpus:
         started_s = time.monotonic()
@@ -113,7 +107,7 @@ def measure(
                     if name.endswith("_s"):
                         stages[name] += value
         wall_s = time.monotonic() - started_s
-    spent = engine.read_meter().since(before)
+    spent = read_meter(engine).since(before)
     frames = spent.counts.get("frames", 0)
     latencies_s = {name: ended_at_s[name] - added_at_s[name] for name in audio_s}
     first_at_s, tail_at_s = min(ended_at_s.values()), _time_of_share(audio_s, ended_at_s, STEADY_SHARE)
@@ -133,7 +127,7 @@ def measure(
         gpu_utilization=mean(utilization.values()) if utilization else None,
         gpu_idle_steady=mean(idle_steady.values()) if idle_steady else None,
         gpu_idle_steady_each=idle_steady,
-        peak_memory_gib=peak_memory_gib(devices),
+        peak_memory_gib=peak_memory_gib(devices) if has_meter else None,
         stages_s={name: total / len(requests) for name, total in sorted(stages.items())},
         frames=frames,
         device_ms_per_frame=_ms_per_frame(spent.device_s, frames),
@@ -143,6 +137,12 @@ def measure(
         playback=chunks.stats({name: added_at_s[name] for name in audio_s}) if chunks else None,
         finish_reasons=dict(reasons),
     )
+
+
+def read_meter(engine: Engine) -> Reading:
+    """The times of an engine by stage; nothing of one that does not report them."""
+    reading: Reading = getattr(engine, "read_meter", lambda: Reading({}, {}, {}, {}))()
+    return reading
 
 
 def _devices(info: Mapping[str, str]) -> list[torch.device]:

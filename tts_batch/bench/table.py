@@ -69,6 +69,15 @@ def print_table(report: dict[str, Any]) -> None:
     click.echo(describe(last["playback"]))
 
 
+def print_ratio(reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print how many times as much audio a second the first engine makes as each other one, in their best rounds."""
+    best = {name: max(row["audio_s_per_s"] for row in report["rounds"]) for name, report in reports.items()}
+    first, *others = best
+    for name in others:
+        ratio = f"{best[first] / best[name]:.2f} times" if best[name] else "more than"
+        click.echo(f"{first} makes {ratio} the audio of {name}: {best[first]:.1f} and {best[name]:.1f} audio_s/s")
+
+
 def stage_lines(measured: dict[str, Any]) -> list[str]:
     """Time per frame of the loop by stage, and the use of CUDA graphs: hits, misses by bucket, eager runs."""
     counts, frames = measured["counts"], measured["frames"]

@@ -63,14 +63,10 @@ class JobCommand(click.Command):
 
 @cache
 def job_params(*, show_defaults: bool = True) -> dict[str, click.Parameter]:
-    """Return the click parameter of each key of JobConfig that has one; recipes and Python know the others too.
-
-    Whether or not its help shows a default, it has none.
-    """
+    """Return the click parameter of each key of JobConfig. Whether or not its help shows a default, it has none."""
     from tts_batch.config import JobConfig
 
-    fields = JobConfig.model_fields.items()
-    return {name: _param(name, field, show_defaults) for name, field in fields if field.json_schema_extra}
+    return {name: _param(name, field, show_defaults) for name, field in JobConfig.model_fields.items()}
 
 
 def _param(name: str, field: FieldInfo, show_default: bool) -> click.Parameter:
@@ -125,7 +121,8 @@ def _help(field: FieldInfo, show_default: bool) -> str:
 
 def _name_value_pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
     if any(value.find("=") < 1 for value in values):
-        raise click.BadParameter("use NAME=COLUMN, for example text=transcript.", ctx, param)
+        example = "text=transcript" if param.name == "map" else "gpu_memory_utilization=0.2"
+        raise click.BadParameter(f"use {param.metavar}, for example {example}.", ctx, param)
     return dict(value.partition("=")[::2] for value in values) or None
 
 

@@ -139,7 +139,7 @@ def _unreadable(file: TableFile, form: str, error: Exception) -> UsageError:
     """Return the error for a file that cannot be opened, which often is no table at all: a pointer, a web page."""
     with os_errors_as_usage(file.name), file.open() as source:
         found = sniff(source.read(512))
-    is_other = found.name != UNKNOWN.name and form.split()[0] not in found.name
+    is_other = found != UNKNOWN and form.removesuffix(" IPC") not in found.name
     why = f"it is {found}" if is_other else str(error)
     return UsageError(f"{printable(file.name)} cannot be read as {form}: {printable(why)}")
 

@@ -13,12 +13,14 @@ from packaging.requirements import Requirement
 
 from tts_batch.cache import VARIABLE, find_cache_folder
 from tts_batch.doctor import Finding
+from tts_batch.engine.vllm.versions import RAN_WITH, describe_tested, find_problem, find_versions
 
 
 def check_machine() -> Iterator[Finding]:
     """Check everything that needs no checkpoint, one finding after another. Nothing is written."""
     yield Finding("ok", "python", sys.version.split()[0])
     yield from _check_packages()
+    yield _check_vllm()
     yield from _check_devices()
     yield from _check_sound()
     yield from _check_folders()
@@ -37,6 +39,14 @@ def _check_packages() -> Iterator[Finding]:
             continue
         fits = requirement.specifier.contains(found, prereleases=True)
         yield Finding("ok" if fits else "problem", requirement.name, f"{found}, {wanted}")
+
+
+def _check_vllm() -> Finding:
+    found = find_versions()
+    tried = f"tried: {describe_tested()}, with {RAN_WITH}"
+    if (problem := find_problem(found)) is not None:
+        return Finding("note", "engine vllm", f"cannot start: {problem} ({tried})")
+    return Finding("ok", "engine vllm", f"{', '.join(f'{name} {version}' for name, version in found.items())}; {tried}")
 
 
 def _check_devices() -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tts_batch.engine.choices import DEFAULT_MAX_FRAMES, KV_PAGE_TOKENS
 from tts_batch.engine.code2wav import chunked
 from tts_batch.engine.code2wav.chunked import ChunkedCode2Wav
 from tts_batch.engine.code2wav.decode_pool import DecodePool, PoolLimits
@@ -26,18 +27,18 @@ from tts_batch.engine.prepare import Preparer
 from tts_batch.engine.profiles import Profile
 from tts_batch.engine.request import EngineConfig
 from tts_batch.engine.runner import Runner
-from tts_batch.engine.sizing import GIB, Limits, Sizes, costs_of, fit, too_small
+from tts_batch.engine.sizing import GIB, LEAST, Limits, Sizes, costs_of, fit, least_bytes, too_small
 from tts_batch.engine.v1.runner import LockstepRunner
 from tts_batch.engine.v2.packed import PackedTalker
-from tts_batch.engine.v2.runner import PAGE_SIZE, ContinuousRunner, RunnerSettings
+from tts_batch.engine.v2.runner import ContinuousRunner, RunnerSettings
+from tts_batch.model.qwen3_tts import Qwen3TTS
 
 if TYPE_CHECKING:
-    from tts_batch.model.qwen3_tts import Qwen3TTS
+    from tts_batch.model.config import CodecConfig, ModelConfig
     from tts_batch.model.speech_tokenizer.decoder import CodecDecoder
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MAX_FRAMES = 8_192  # of a request, where a job names no longest budget
 EXACT_CODEC_FACTOR = 2  # memory of the checkpoint's own codec decoder, per frame, over the fast one's
 CPU_STALL_FACTOR = 20  # one step of the released models can take minutes on a CPU
 
@@ -70,6 +71,8 @@ def assemble(
         weights = PackedTalker.pack(model.talker, longest, profile.small_batch_kernels)
         if owns_model:
             model.talker.model.text_embedding.to("meta")  # the packed table has taken its place
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # else what follows settles in the gaps, and keeps them from being given back
     decode = decoder_for(model.speech_tokenizer.decoder, platform, profile)
     if owns_model and isinstance(decode, FastCodecDecoder):
         model.speech_tokenizer.decoder.to("meta")
@@ -119,6 +122,19 @@ def _why_without_kernels(model: Qwen3TTS, platform: Platform) -> str | None:
     return None
 
 
+def require_memory(config: ModelConfig, codec: CodecConfig, platform: Platform, engine: EngineConfig) -> None:
+    """Raise EngineConfigError, before anything is loaded, where a card cannot hold a model and one row."""
+    if platform.device.type != "cuda" or platform.runner != "v2":
+        return
+    model = Qwen3TTS(config, codec)  # without values
+    weights = sum(x.numel() for x in model.network.state_dict().values()) * platform.dtype.itemsize
+    weights += sum(x.numel() for x in model.speech_tokenizer.state_dict().values()) * torch.float32.itemsize
+    costs = costs_of(config.talker, codec.decoder, platform.dtype.itemsize, engine.max_frames or DEFAULT_MAX_FRAMES)
+    needed, free = weights + least_bytes(costs, LEAST), free_bytes(platform.device)
+    if free < needed:
+        raise too_small(describe_card(platform.device), free, needed)
+
+
 def sizes_for(
     model: Qwen3TTS, platform: Platform, profile: Profile, config: EngineConfig, decode: Decode
 ) -> Sizes | None:
@@ -131,7 +147,7 @@ def sizes_for(
     codec_is_exact = not isinstance(decode, FastCodecDecoder)
     costs = costs_of(
         model.config.talker, model.codec.decoder, platform.dtype.itemsize,
-        config.max_frames or DEFAULT_MAX_FRAMES, PAGE_SIZE,
+        config.max_frames or DEFAULT_MAX_FRAMES,
     )  # fmt: skip
     if codec_is_exact:
         costs = replace(costs, frame=costs.frame * EXACT_CODEC_FACTOR)
@@ -143,18 +159,18 @@ def sizes_for(
     )  # fmt: skip
     sizes = fit(free, costs, limits, on_split)
     if sizes is None:
-        raise too_small(describe_card(platform.device), free, costs, limits)
+        raise too_small(f"{describe_card(platform.device)}, with the weights loaded,", free, least_bytes(costs, limits))
     logger.info(
         "%.1f GiB free beside the weights on %s: %d rows, %d KV pages of %d tokens (%.1f GiB), %d Code2Wav frames, "
         "%d prefill tokens and %.0f s of references at once",
-        free / GIB, describe_card(platform.device), sizes.max_num_seqs, sizes.num_pages, PAGE_SIZE,
+        free / GIB, describe_card(platform.device), sizes.max_num_seqs, sizes.num_pages, KV_PAGE_TOKENS,
         sizes.num_pages * costs.page / GIB, sizes.code2wav_frames, sizes.prefill_tokens, sizes.reference_s,
     )  # fmt: skip
     return sizes
 
 
 def _most_pages(model: Qwen3TTS, profile: Profile) -> int:
-    longest = -(-model.config.talker.max_position_embeddings // PAGE_SIZE)
+    longest = -(-model.config.talker.max_position_embeddings // KV_PAGE_TOKENS)
     return max(longest, profile.max_num_seqs * profile.pages_per_row)
 
 

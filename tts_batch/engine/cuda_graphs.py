@@ -10,12 +10,9 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-logger = logging.getLogger(__name__)
+from tts_batch.engine.choices import ROW_BUCKETS
 
-ROW_BUCKETS = (
-    *(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512),
-    *(640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664, 1792, 1920, 2048),
-)
+logger = logging.getLogger(__name__)
 
 
 def bucket_for(size: int, buckets: Sequence[int]) -> int:

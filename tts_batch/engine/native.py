@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tts_batch.engine.assemble import assemble
+from tts_batch.engine.assemble import assemble, require_memory
 from tts_batch.engine.choices import CODE2WAV_MODES, PLACEMENTS
 from tts_batch.engine.compute_loop import ComputeLoop
 from tts_batch.engine.devices import Platform, describe_memory, resolve_platform
@@ -43,6 +43,7 @@ class NativeEngine:
         try:
             checkpoint = resolve_checkpoint(config.model, config.model_revision)
             with out_of_memory_reported(platform):
+                require_memory(checkpoint.config, checkpoint.codec, platform, config)
                 model = Qwen3TTS.load(checkpoint, platform.device, platform.dtype)
                 self._open(model, platform, config, owns_model=True)
         except (CheckpointError, WeightsError) as error:
@@ -146,9 +147,10 @@ def out_of_memory_reported(platform: Platform) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+        cause = str(error).partition("\n")[0][:200]
         raise EngineConfigError(
             f"{describe_memory(platform.device)}, too little free memory for this engine: use a 0.6B model, a "
-            f"smaller --profile or fewer rows with --max-num-seqs, or end other programs on it. ({error})"
+            f"smaller --profile or fewer rows with --max-num-seqs, or end other programs on it. ({cause})"
         ) from error
 
 

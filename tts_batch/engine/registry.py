@@ -25,9 +25,9 @@ def open_engine(spec: str, config: EngineConfig) -> Engine:
 
         return NativeEngine(config)
     if spec == "vllm":
-        raise EngineConfigError(
-            "engine 'vllm' is not in this version; it will come with the extra tts-batch[vllm]: use --engine native."
-        )
+        from tts_batch.engine.vllm.engine import VllmEngine
+
+        return VllmEngine(config)
     found = _find(spec)
     if parameter_name(found) is not None:
         return FunctionEngine(found, config.max_num_seqs)

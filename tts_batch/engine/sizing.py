@@ -1,20 +1,23 @@
-"""How much of everything fits a device: rows, KV pages, Code2Wav frames, prefill tokens, seconds of references."""
+"""How much of everything fits a device: rows, KV pages, Code2Wav frames, prefill tokens, seconds of references.
+
+Pure functions. Importing it loads no torch: the plan asks it before any engine is opened.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tts_batch.engine.cuda_graphs import ROW_BUCKETS
+from tts_batch.engine.choices import KV_PAGE_TOKENS, ROW_BUCKETS
 from tts_batch.engine.errors import EngineConfigError
 from tts_batch.engine.request import NUM_CODEBOOKS, SAMPLES_PER_FRAME
-from tts_batch.model.speech_tokenizer.pieces import CONTEXT_FRAMES, PIECE_FRAMES
 
 if TYPE_CHECKING:
     from tts_batch.model.config import CodecDecoderConfig, TalkerConfig
 
 MIB = 2**20
 GIB = 2**30
+LIBRARIES_BYTES = 0.6 * GIB  # CUDA's context, its libraries, and the compiled kernels
 
 # Shares of what is free once the weights are packed and a reserve is kept for libraries, graphs and fragments.
 RESERVE_BYTES = 0.4 * GIB
@@ -24,7 +27,7 @@ REFERENCE_SHARE = 0.12
 PREFILL_SHARE = 0.04
 
 PAGES_PER_ROW = 5  # of 64 tokens: what a row of common length holds
-LEAST_FRAMES = CONTEXT_FRAMES + PIECE_FRAMES  # one piece of a clip is decoded whole
+LEAST_FRAMES = 325  # one piece of a clip, with its context, is decoded whole
 LEAST_PREFILL_TOKENS = 256
 LEAST_REFERENCE_S = 10.0
 MOST_REFERENCE_S = 96.0
@@ -54,6 +57,9 @@ class Limits:
     kv_share: float = 1.0  # of the free memory, for the KV cache
 
 
+LEAST = Limits(max_num_seqs=1, num_pages=PAGES_PER_ROW, code2wav_frames=LEAST_FRAMES, prefill_tokens=256)
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What an engine takes at once."""
@@ -65,9 +71,7 @@ class Sizes:
     reference_s: float
 
 
-def costs_of(
-    talker: TalkerConfig, codec: CodecDecoderConfig, number_bytes: int, max_frames: int, page_size: int
-) -> Costs:
+def costs_of(talker: TalkerConfig, codec: CodecDecoderConfig, number_bytes: int, max_frames: int) -> Costs:
     """The costs of a model whose numbers take `number_bytes`, for rows of at most `max_frames` frames."""
     kv_width = talker.num_key_value_heads * talker.head_dim
     qkv_width = talker.num_attention_heads * talker.head_dim + 2 * kv_width
@@ -75,7 +79,7 @@ def costs_of(
     widest = 4 * talker.hidden_size + qkv_width + 3 * talker.intermediate_size
     return Costs(
         row=max_frames * (2 * NUM_CODEBOOKS + 4) + 16 * 1024 + GRAPH_BYTES_PER_ROW,
-        page=2 * talker.num_hidden_layers * kv_width * page_size * number_bytes,
+        page=2 * talker.num_hidden_layers * kv_width * KV_PAGE_TOKENS * number_bytes,
         frame=LIVE_TENSORS * SAMPLES_PER_FRAME * last_channels * number_bytes,
         token=widest * number_bytes,
     )
@@ -121,12 +125,16 @@ def least_bytes(costs: Costs, limits: Limits) -> float:
     return most
 
 
-def too_small(card: str, free_bytes: float, costs: Costs, limits: Limits) -> EngineConfigError:
+def needed_bytes(weights_bytes: float, talker: TalkerConfig, codec: CodecDecoderConfig, max_frames: int) -> float:
+    """What an engine in bfloat16 needs of an empty card: its weights, CUDA's libraries, and memory for one row."""
+    return weights_bytes + LIBRARIES_BYTES + least_bytes(costs_of(talker, codec, 2, max_frames), LEAST)
+
+
+def too_small(card: str, free_bytes: float, needed_bytes: float) -> EngineConfigError:
     """The error for a device that cannot hold one row: what it is, what is needed, what is free, and what helps."""
     return EngineConfigError(
-        f"{card} has {free_bytes / GIB:.1f} GiB of free memory beside the model's weights, and at least "
-        f"{least_bytes(costs, limits) / GIB:.1f} GiB are needed: use a 0.6B model, a smaller --profile or "
-        "--max-num-seqs, or end other programs on this GPU."
+        f"{card} has {free_bytes / GIB:.1f} GiB of free memory, and at least {needed_bytes / GIB:.1f} GiB are needed: "
+        "use a 0.6B model, a smaller --profile or --max-num-seqs, or end other programs on this GPU."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from tqdm import tqdm
 
 from tts_batch.errors import CannotContinueError
 from tts_batch.export.columns import exported_schema
+from tts_batch.store.clips import SUFFIXES, clip_path
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run
 from tts_batch.store.schema import MANIFEST
@@ -152,12 +154,18 @@ class FinishedClips:
         if row["status"] != "ok":
             self.left_out[row["reason"] or row["status"]] += 1
             return None
+        path = Path(row["audio"] or "")
+        if path.suffix not in SUFFIXES or str(path) != clip_path(row["id"], path.suffix):
+            self.left_out["changed"] += 1  # a manifest of others could name any file
+            return None
         try:
-            size = os.stat(self.run / row["audio"]).st_size
+            found = os.lstat(self.run / path)
         except FileNotFoundError:
             self.left_out["missing"] += 1
             return None
-        if len(index) and size != index.clip_bytes(row):  # a folder without its journal cannot be checked
+        size = found.st_size
+        # A folder without its journal cannot be compared with it.
+        if not stat.S_ISREG(found.st_mode) or (len(index) and size != index.clip_bytes(row)):
             self.left_out["changed"] += 1
             return None
         return size

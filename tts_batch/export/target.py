@@ -73,7 +73,7 @@ class Target:
         """Open a file for writing; at the end it is durable under its name, after an exception it does not exist."""
         path = self.folder / name
         self._make_folder(path.parent)
-        with _atomic(path) as temporary, temporary.open("wb") as file:
+        with _atomic(path) as temporary, temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -119,6 +119,9 @@ class Target:
 
     def _make_folder(self, folder: Path) -> None:
         if folder not in self._made:
+            for inner in (folder, *folder.parents)[: len(folder.relative_to(self.folder).parts)]:
+                if inner.is_symlink():
+                    raise UsageError(f"{inner} is a link to another folder: an export writes into its own. Remove it.")
             folder.mkdir(parents=True, exist_ok=True)
             self._made.add(folder)
 
@@ -182,6 +185,7 @@ def _visible(folder: Path) -> list[Path]:
 def _atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which is renamed to `path` at the end, and removed after an exception."""
     temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of an export that was killed, or a link to a file elsewhere
     try:
         yield temporary
         temporary.rename(path)

@@ -12,6 +12,8 @@ from tts_batch.dataset.audio import LONG_REFERENCE_S, SHORT_REFERENCE_S
 from tts_batch.dataset.cells import quote
 from tts_batch.dataset.notes import Notes
 from tts_batch.engine.registry import has_module
+from tts_batch.engine.vllm.settings import MAX_MODEL_LEN
+from tts_batch.engine.vllm.versions import find_problem, find_versions
 from tts_batch.errors import RowError, UsageError
 from tts_batch.model.config import ModelConfig
 from tts_batch.records import Row
@@ -29,17 +31,38 @@ _NOT_ENGLISH = re.compile(r"(?![A-Za-z])[^\W\d_]")
 _MIN_CHARS_PER_S, _MAX_CHARS_PER_S = 0.5, 35.0
 
 
-def check_engine(engine: str) -> None:
-    """Raise UsageError for an unknown engine. A factory itself is looked for where it is called, in its worker."""
+def check_engine(config: JobConfig, notes: Notes) -> None:
+    """Raise UsageError for an unknown engine, or one that lacks what is asked for; note what else it lacks.
+
+    A factory itself is looked for where it is called, in its worker.
+    """
+    engine = config.engine
     if engine == "vllm":
-        raise UsageError("--engine vllm is not in this version: leave it out, or write --engine native.")
-    if engine != "native" and ":" not in engine:
-        raise UsageError(f"--engine {engine!r} is not one of native, package.module:factory.")
+        _check_vllm(config, notes)
+    elif engine != "native" and ":" not in engine:
+        raise UsageError(f"--engine {engine!r} is not one of native, vllm, package.module:factory.")
     module = engine.partition(":")[0]
     if ":" in engine and not has_module(module):
         raise UsageError(
             f"--engine {engine!r}: there is no module {module!r} in the working folder or among the installed packages."
         )
+
+
+def _check_vllm(config: JobConfig, notes: Notes) -> None:
+    for is_asked, option, lack in (
+        (config.device not in ("auto", "cuda"), f"--device {config.device}", "runs on CUDA alone"),
+        (config.dtype == "float32", "--dtype float32", "computes in bfloat16 alone"),
+        (config.save_codes, "--save-codes", "returns no codes"),
+        (bool(config.loop_frames), "--loop-frames", "does not look for loops"),
+    ):
+        if is_asked:
+            raise UsageError(f"--engine vllm {lack}: leave out {option}, or use --engine native.")
+    if (problem := find_problem(find_versions())) is not None:
+        notes.add(f"--engine vllm cannot start here: {problem.rstrip('.')}")
+    notes.add(
+        "--engine vllm returns no codes, does not end a loop before its budget, and takes at most "
+        f"{MAX_MODEL_LEN} positions of prompt and frames together"
+    )
 
 
 def task_of(row: Row, fixed: Task | None) -> Task:

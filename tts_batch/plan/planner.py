@@ -193,7 +193,7 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     CannotContinueError when a checkpoint that rows need is unavailable.
     """
     notes = Notes()
-    check_engine(config.engine)
+    check_engine(config, notes)
     note_settings(config, notes)
     models, fetcher = Models(config), make_fetcher(config)
     decoded: dict[str, Failure | None] = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -100,10 +102,20 @@ def engine_config(
         eager=config.eager,
         max_num_seqs=config.max_num_seqs,
         stall_timeout_s=config.stall_timeout,
-        options=config.engine_options,
+        options=_engine_options(config, model),
         max_frames=max_frames,
         cache_dir=str(cache) if (cache := find_cache_folder()) else None,
     )
+
+
+def _engine_options(config: JobConfig, model: ModelGroup) -> dict[str, str]:
+    """Return --engine-option; for vllm, which cannot vary it from row to row, how residual codes are sampled too."""
+    if config.engine != "vllm":
+        return config.engine_options
+    residual = {
+        name: json.dumps(value) for name, value in asdict(model.sampling).items() if name.startswith("subtalker_")
+    }
+    return residual | config.engine_options
 
 
 def row_request(

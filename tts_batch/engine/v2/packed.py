@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -138,23 +138,44 @@ class PackedTalker:
 
 def _side_by_side(modules: Iterable[torch.nn.Module]) -> Tensor:
     """The weights [rows, columns] of some modules below one another, of which each module's own becomes a view."""
-    modules = list(modules)
-    packed = torch.cat([module.weight.data for module in modules])
-    parts = packed.split([module.weight.shape[0] for module in modules])
-    for module, part in zip(modules, parts, strict=True):
-        module.weight = torch.nn.Parameter(part, requires_grad=False)
+    (packed,) = _in_one_buffer([list(modules)])
+    return packed
+
+
+def _in_one_buffer(groups: Sequence[Sequence[torch.nn.Module]]) -> list[Tensor]:
+    """For each group of modules their weights [rows, columns] below one another, of which each becomes a view.
+
+    All lie in one allocation: what the weights held before is freed whole, and leaves no gaps that nothing else fits.
+    """
+    weights: list[list[Tensor]] = [[module.weight.data for module in group] for group in groups]
+    sizes = [sum(weight.numel() for weight in group) for group in weights]
+    buffer = torch.empty(sum(sizes), dtype=weights[0][0].dtype, device=weights[0][0].device)
+    packed = [part.view(-1, group[0].shape[1]) for part, group in zip(buffer.split(sizes), weights, strict=True)]
+    for matrix, modules in zip(packed, groups, strict=True):
+        rows = [module.weight.shape[0] for module in modules]
+        for module, part in zip(modules, matrix.split(rows), strict=True):
+            part.copy_(module.weight.data)
+            module.weight = torch.nn.Parameter(part, requires_grad=False)
     return packed
 
 
 def _pack(layer: torch.nn.Module) -> PackedLayer:
     attention, mlp = layer.self_attn, layer.mlp
+    qkv, out, gate_up, down = _in_one_buffer(
+        [
+            [attention.q_proj, attention.k_proj, attention.v_proj],
+            [attention.o_proj],
+            [mlp.gate_proj, mlp.up_proj],
+            [mlp.down_proj],
+        ]
+    )
     return PackedLayer(
-        qkv=_side_by_side([attention.q_proj, attention.k_proj, attention.v_proj]),
+        qkv=qkv,
         q_norm=attention.q_norm.weight.data,
         k_norm=attention.k_norm.weight.data,
-        out=attention.o_proj.weight.data,
-        gate_up=_side_by_side([mlp.gate_proj, mlp.up_proj]),
-        down=mlp.down_proj.weight.data,
+        out=out,
+        gate_up=gate_up,
+        down=down,
         input_norm=layer.input_layernorm.weight.data,
         post_attention_norm=layer.post_attention_layernorm.weight.data,
     )

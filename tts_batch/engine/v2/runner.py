@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tts_batch.engine.choices import KV_PAGE_TOKENS
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
@@ -45,7 +46,6 @@ from tts_batch.model.prompt import PromptError
 if TYPE_CHECKING:
     from tts_batch.model.qwen3_tts import Qwen3TTS
 
-PAGE_SIZE = 64  # tokens of a row whose keys and values lie together
 MAX_STRETCH = 4  # times as many frames as usual in a visit's window, where few rows decode
 FINISH_REASONS = {DONE_EOS: "stop", DONE_LENGTH: "length", DONE_LOOP: "loop", DONE_LOST: "error"}
 
@@ -56,7 +56,7 @@ class RunnerSettings:
 
     max_num_seqs: int
     num_pages: int
-    page_size: int = PAGE_SIZE
+    page_size: int = KV_PAGE_TOKENS
     frames_per_visit: int = 2  # frames replayed before the host looks at flags
     long_windows: bool = False  # more of them where few rows decode and none waits; on CUDA graphs
     prefill_tokens: int = 8_192  # most prompt tokens in one pass

@@ -105,13 +105,15 @@ def _as_cuda_reads(parts: list[str], value: str) -> list[str]:
     """
     tokens: list[str] = []
     for part in parts:
-        if (index := _INDEX.match(part)) is not None:
-            part = str(int(index[0]))  # "1gpu" is 1
-        elif not _UUID.fullmatch(part):
+        index = _INDEX.match(part)
+        if index is None and not _UUID.fullmatch(part):
             break
-        if part in tokens:
-            raise UsageError(f"CUDA_VISIBLE_DEVICES is {value!r}, which names {part} twice: CUDA shows no device then.")
-        tokens.append(part)
+        token = str(int(index[0])) if index else part  # "1gpu" is 1
+        if token in tokens:
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES is {value!r}, which names {token} twice: CUDA shows no device then."
+            )
+        tokens.append(token)
     return tokens
 
 

@@ -294,7 +294,7 @@ class Tail:
         return min(float(np.max(products / norms)), 1.0)
 
 
-def _high_pass(audio: Audio) -> tuple[Audio, NDArray[np.complex64]]:
+def _high_pass(audio: Audio) -> tuple[NDArray[np.floating], NDArray[np.complexfloating]]:
     """Return samples [samples] at 4 kHz without what is under 300 Hz, and their spectrum; from 500 Hz on all is kept.
 
     A sharper edge would ring, and hide what is quiet beside what is loud.

@@ -43,7 +43,7 @@ def _check_packages() -> Iterator[Finding]:
 
 def _check_vllm() -> Finding:
     found = find_versions()
-    tried = f"tried: {describe_tested()}, with {RAN_WITH}"
+    tried = f"written for {describe_tested()}, which ran with {RAN_WITH}"
     if (problem := find_problem(found)) is not None:
         return Finding("note", "engine vllm", f"cannot start: {problem} ({tried})")
     return Finding("ok", "engine vllm", f"{', '.join(f'{name} {version}' for name, version in found.items())}; {tried}")

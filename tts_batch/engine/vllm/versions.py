@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib import metadata
 
 TESTED: Mapping[str, str] = {"vllm": "0.30.0", "vllm-omni": "0.30.0"}
-"""The releases whose signatures and deploy schema are checked in CI, and which ran on an H200."""
+"""The releases that it is written for: CI checks their signatures and deploy schema."""
 
 RAN_WITH = "torch 2.11.0+cu130, transformers 5.17.0, Python 3.12"
-"""What they ran beside there; their own pins are torch 2.13.0 and transformers >=5.13,<5.15."""
+"""Beside what vLLM-Omni itself ran on an H200; its own pins are torch 2.13.0 and transformers >=5.13,<5.15."""
 
 INSTALL = 'pip install "tts-batch[vllm]"'
 
@@ -26,7 +26,7 @@ def find_problem(found: Mapping[str, str]) -> str | None:
         return f"{' and '.join(missing)} not installed: {INSTALL}."
     other = [f"{name} {version}" for name, version in found.items() if version.partition("+")[0] != TESTED[name]]
     if other:
-        return f"{', '.join(other)}: this engine was tried with {describe_tested()} alone; {INSTALL}."
+        return f"{', '.join(other)}: this engine is written for {describe_tested()} alone; {INSTALL}."
     return None
 
 

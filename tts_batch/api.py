@@ -57,7 +57,7 @@ _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
     {"data", "out", "limit", "shard", "launcher", "gpus", "takes", "redo", "strict"}
-    | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
+    | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "extend", "prune", "overwrite", "progress"}
 )
 
 
@@ -70,26 +70,40 @@ def synth(
     into the run folder first. The same call again resumes. `config` gives all options at once; keywords win. Works in
     scripts without a `__main__` guard, in notebooks and inside a running event loop; it blocks until the run has ended.
 
-    Raises UsageError and CannotContinueError, and KeyboardInterrupt once an interrupted run has stopped cleanly. Rows
+    Raises UsageError and CannotContinueError, and KeyboardInterrupt once an interrupted run has stopped cleanly, with
+    what is done as its `result`. Rows
     that fail do not raise: see `SynthResult.failures`.
     """
     folder = Path(out)
     paths = _paths(table)
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
+    written, earlier = None, set(folder.glob("rows-*.parquet"))
     if not paths:
         written = write_table(as_arrow(table, job.map), folder, job.map)
         job = job.model_copy(update={"data": (str(written),)})
     stop = StopSignals()
     try:
-        summary = run_job(job, stop=stop)
-    except StoppedEarlyError:
-        if stop.signal_number == signal.SIGINT:
-            raise KeyboardInterrupt from None
+        result = SynthResult(run_job(job, stop=stop))
+    except (UsageError, StoppedEarlyError) as error:
+        if written is not None and written not in earlier:
+            written.unlink(missing_ok=True)  # nothing came of it
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, StoppedEarlyError) and stop.signal_number == signal.SIGINT:
+            raise SynthInterrupt from None
         raise
     if stop.signal_number == signal.SIGINT:
-        raise KeyboardInterrupt
-    return SynthResult(summary)
+        raise SynthInterrupt(result)
+    return result
+
+
+class SynthInterrupt(KeyboardInterrupt):
+    """A run was interrupted, and has stopped cleanly. The same call goes on with it."""
+
+    def __init__(self, result: SynthResult | None = None) -> None:
+        super().__init__()
+        self.result = result  # what is done; None: nothing was begun
 
 
 def _paths(table: Any) -> list[str]:

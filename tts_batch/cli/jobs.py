@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tts_batch.cli.options import JobCommand, json_option, read_job, recipe_option
+from tts_batch.cli.streams import drop_stdout
 from tts_batch.errors import REASONS, ExitStatus
 
 if TYPE_CHECKING:
@@ -130,7 +131,10 @@ def _end(summary: JobSummary, as_json: bool) -> ExitStatus:
     """Print how a run ended, and return its status."""
     click.echo(describe_summary(summary), err=True)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        try:
+            click.echo(json.dumps(summary.to_dict()))
+        except BrokenPipeError:  # nobody reads it; the run has ended as it has
+            drop_stdout()
     return summary.exit_status
 
 

@@ -43,7 +43,6 @@ FAILED = 71  # exit status, for the log only
 GROUP_S = 1.0
 GROUP_ROWS = 256
 FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it, 20 ms on some
-_QUEUE_ROWS = 256  # a writer that cannot keep up holds its caller back, not the memory up
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -89,7 +88,7 @@ class ClipWriter:
         self._segment = SegmentWriter(segment)
         self._committed = committed
         self._failed = failed
-        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue(_QUEUE_ROWS)
+        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue()  # the worker bounds what is in it
         self._is_ending = self._has_failed = False
         self._file_numbers = count()
         self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
@@ -98,7 +97,7 @@ class ClipWriter:
         self._thread.start()
 
     def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued."""
+        """Queue a row that has ended, and its files by path in the run folder, without waiting for the disk."""
         self._queue.put(_Entry(outcome, files))
 
     def put_files(self, files: Mapping[str, bytes]) -> None:

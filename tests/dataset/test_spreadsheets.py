@@ -148,6 +148,11 @@ def test_how_a_table_was_read_is_one_line(read: ReadRows, name: str, content: st
     assert read.reports == [f"{name}: {report}"]
 
 
+def test_a_name_of_a_column_is_shown_without_control_characters(read: ReadRows) -> None:
+    read.written("t.csv", "id\u2028,\x1b[31mtext\na,Hello\n", map={"text": "\x1b[31mtext"})
+    assert read.reports[0].isprintable() and r"text ← \x1b[31mtext" in read.reports[0]
+
+
 def test_tables_that_are_read_alike_share_a_line(read: ReadRows) -> None:
     for name in ("a.csv", "b.csv", "c.tsv"):
         (read.folder / name).write_text("text\nHello\n")

@@ -58,7 +58,9 @@ class TextFile:
         if not self._is_wide:
             _refuse_binary(head, file.name, self.encoding)
         start = head.decode(self._codec, "ignore")
-        self._line_end = "\r" if "\r" in start and "\n" not in start else "\n"  # as old spreadsheets for the Mac write
+        num_returns, num_newlines = start.count("\r"), start.count("\n")
+        # Old spreadsheets for the Mac end rows with "\r", and lines within a cell with "\n".
+        self._line_end = "\r" if num_returns - start.count("\r\n") > num_newlines else "\n"
 
     @contextmanager
     def open(self, newline: str = "") -> Iterator[io.TextIOWrapper]:
@@ -76,7 +78,7 @@ class TextFile:
     def lines(self) -> Iterator[tuple[int, str]]:
         r"""Yield (number from 1, line without its end), skipping blank lines.
 
-        Only "\n" ends a line, or only "\r" in a file without any "\n".
+        Only "\n" ends a line, or only "\r" in a file that has more of those.
         """
         with self.open(newline=self._line_end) as stream:
             for number, raw in enumerate(self.limited(stream), start=1):

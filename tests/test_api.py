@@ -332,9 +332,11 @@ def test_an_interrupted_run_stops_cleanly_and_raises(tmp_path: Path, monkeypatch
     options: dict[str, Any] = {**QUICK, "model": "tiny-random", "engine": "tests.fake_engine:create"}
     interrupt = threading.Thread(target=interrupt_when, args=(lambda: any(tmp_path.glob("out/*/*.wav")),))
     interrupt.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         tts_batch.synth(rows, out=tmp_path / "out", **options)
     interrupt.join()
+    assert interrupted.value.result.ok > 0
+    assert interrupted.value.result.ok + interrupted.value.result.pending == 200
     assert pq.read_table(tmp_path / "out" / "manifest.parquet")["status"].to_pylist().count("pending") > 0
     monkeypatch.setenv("FAKE_ENGINE", "{}")
     result = tts_batch.synth(rows, out=tmp_path / "out", **options)

@@ -8,12 +8,14 @@ import sys
 from types import FrameType
 
 from tts_batch.errors import ExitStatus
+from tts_batch.ipc.processes import STOP_SIGNALS
 
 
 def main() -> int:
     """Run the command line and return its exit status. A run handles signals itself, from its start to its end."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # USR1: what schedulers send before a time limit
-        signal.signal(number, _leave)
+    for number in STOP_SIGNALS:
+        if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _leave)
     try:
         from tts_batch.cli.streams import NO_READER, flush_stdout, prepare_streams
 
@@ -23,7 +25,7 @@ def main() -> int:
         status = run_command()
         return status if flush_stdout() else NO_READER
     except KeyboardInterrupt:  # while the commands were imported; within one, click handles it
-        return ExitStatus.INTERRUPTED
+        return ExitStatus.STOPPED
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

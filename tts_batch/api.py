@@ -33,6 +33,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference
 from tts_batch.errors import CannotContinueError, ExitStatus, RowError, UsageError
 from tts_batch.ipc.messages import ActiveRow, Deadlines, EngineLabels
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
+from tts_batch.object_store import is_url
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.planner import make_fetcher
 from tts_batch.plan.rows import PlannedRow, plan_rows
@@ -59,7 +60,7 @@ _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
     {"data", "out", "limit", "shard", "launcher", "ray_address", "skip_existing", "gpus", "takes", "redo", "strict"}
-    | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "overwrite", "progress"}
+    | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "extend", "prune", "overwrite", "progress"}
 )
 
 
@@ -72,25 +73,42 @@ def synth(
     into the run folder first. The same call again resumes. `config` gives all options at once; keywords win. Works in
     scripts without a `__main__` guard, in notebooks and inside a running event loop; it blocks until the run has ended.
 
-    Raises UsageError and CannotContinueError, and KeyboardInterrupt once an interrupted run has stopped cleanly. Rows
+    Raises UsageError and CannotContinueError, and KeyboardInterrupt once an interrupted run has stopped cleanly, with
+    what is done as its `result`. Rows
     that fail do not raise: see `SynthResult.failures`.
     """
     folder = Path(out)
     paths = _paths(table)
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
+    written: Path | None = None
+    earlier = set(folder.glob("rows-*.parquet"))
     if not paths:
-        job = job.model_copy(update={"data": (_store_table(table, folder, job.map),)})
+        stored = _store_table(table, folder, job.map)
+        written = None if is_url(stored) else Path(stored)
+        job = job.model_copy(update={"data": (stored,)})
     stop = StopSignals()
     try:
-        summary = run_job(job, stop=stop)
-    except StoppedEarlyError:
-        if stop.signal_number == signal.SIGINT:
-            raise KeyboardInterrupt from None
+        result = SynthResult(run_job(job, stop=stop))
+    except (UsageError, StoppedEarlyError) as error:
+        if written is not None and written not in earlier:
+            written.unlink(missing_ok=True)  # nothing came of it
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, StoppedEarlyError) and stop.signal_number == signal.SIGINT:
+            raise SynthInterrupt from None
         raise
     if stop.signal_number == signal.SIGINT:
-        raise KeyboardInterrupt
-    return SynthResult(summary)
+        raise SynthInterrupt(result)
+    return result
+
+
+class SynthInterrupt(KeyboardInterrupt):
+    """A run was interrupted, and has stopped cleanly. The same call goes on with it."""
+
+    def __init__(self, result: SynthResult | None = None) -> None:
+        super().__init__()
+        self.result = result  # what is done; None: nothing was begun
 
 
 def _store_table(table: Any, out: Path, mapping: Mapping[str, str]) -> str:

@@ -170,6 +170,8 @@ class JobConfig(BaseModel):
     save_codes: bool = _option(OUTPUT, False, "Keep the codec codes (.npy) beside the audio.")
     keep_failed_audio: bool = _option(OUTPUT, False, "Keep the audio of failed attempts.")
     allow_mixed: bool = _option(OUTPUT, False, "Resume with settings that change the sound.")
+    extend: bool = _option(OUTPUT, False, "Keep rows of the run folder that the table does not have.")
+    prune: bool = _option(OUTPUT, False, "Remove the clips of rows that the table does not have.")
     overwrite: bool = _option(OUTPUT, False, "Start the run folder afresh.")
     skip_existing: Path | None = _option(
         OUTPUT, None, "Copy the clips that the run in DIR has made of the same rows, with the same settings.", "DIR"
@@ -239,6 +241,8 @@ class JobOptions(TypedDict, total=False):
     save_codes: bool
     keep_failed_audio: bool
     allow_mixed: bool
+    extend: bool
+    prune: bool
     overwrite: bool
     skip_existing: str | PathLike[str] | None
     redo: Sequence[str]

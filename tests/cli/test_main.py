@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tomllib
@@ -13,6 +12,8 @@ import pytest
 
 from tts_batch.cli import main as cli_main
 from tts_batch.errors import CannotContinueError, ExitStatus, RowError, UsageError
+from tts_batch.ipc.processes import STOP_SIGNALS
+from tts_batch.run.signals import SecondInterrupt
 
 HEAVY = {"torch", "transformers", "pyarrow", "librosa", "numpy", "soundfile", "yaml", "ray", "huggingface_hub"}
 MAX_HELP_S = 0.3
@@ -54,7 +55,7 @@ def test_the_module_is_the_command() -> None:
 
 
 @pytest.mark.parametrize("module", ["click", "tts_batch.cli.main", "pydantic"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 4), (signal.SIGUSR1, 4)])
+@pytest.mark.parametrize(("number", "status"), [(number, 4) for number in STOP_SIGNALS])
 def test_a_signal_while_modules_load_has_its_status(number: int, status: int, module: str) -> None:
     code = f"""if True:
         import os, runpy, sys
@@ -90,7 +91,8 @@ def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -
         (UsageError("no"), 2),
         (RowError("bad_text", "no"), 3),
         (CannotContinueError("no"), 5),
-        (KeyboardInterrupt(), 130),
+        (KeyboardInterrupt(), 4),
+        (SecondInterrupt(), 130),
         (click.FileError("x", "no"), 2),
         (ZeroDivisionError("no"), 1),
     ],

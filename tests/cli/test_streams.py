@@ -55,10 +55,11 @@ def test_messages_without_a_reader_are_dropped(args: list[str]) -> None:
     assert (done.returncode, done.stdout) == (ExitStatus.USAGE, "")
 
 
-def test_a_run_without_a_reader_of_its_messages_ends_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_a_run_without_a_reader_ends_as_it_would(stream: str, tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     table.write_text("id,text,speaker\none,Hello.,ryan\n")
-    done = run_unread("stderr", "synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny")
+    done = run_unread(stream, "synth", str(table), "--out", str(tmp_path / "out"), "--model", "tiny", "--json")
     assert done.returncode == ExitStatus.OK
     assert (tmp_path / "out" / "manifest.parquet").exists()
 

@@ -22,6 +22,41 @@ def test_tokens_are_passed_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     assert tokens(find_devices("cuda", gpus=(2, 0))) == ["MIG-1/2/0", "3"]
 
 
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        ("2,0", ["2", "0"]),
+        ("0,-1,1", ["0"]),  # what is no device ends the list
+        ("0,,1", ["0"]),
+        ("1,", ["1"]),
+        ("0, 1,x,2", ["0", "1"]),
+        ("00,1", ["0", "1"]),
+        ("GPU-8b2c-11,GPU-9c", ["GPU-8b2c-11", "GPU-9c"]),
+        ("MIG-GPU-8b2c/1/0,MIG-5f,3", ["MIG-GPU-8b2c/1/0", "MIG-5f", "3"]),
+    ],
+)
+def test_the_list_is_read_as_cuda_reads_it(monkeypatch: pytest.MonkeyPatch, visible: str, seen: list[str]) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert tokens(find_devices("cuda")) == seen
+
+
+@pytest.mark.parametrize(
+    ("visible", "words"),
+    [
+        ("0,0", "is '0,0', which names 0 twice"),
+        ("0,1,01", "names 1 twice"),
+        ("GPU-8b2c,GPU-8b2c", "names GPU-8b2c twice"),
+        ("-1", "is '-1': no such device"),
+        (",0", "is ',0': no such device"),
+        ("NoDevFiles", "is 'NoDevFiles': no such device"),
+    ],
+)
+def test_a_list_that_shows_no_device_is_refused(monkeypatch: pytest.MonkeyPatch, visible: str, words: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UsageError, match=words):
+        find_devices("cuda")
+
+
 def test_split_placement_takes_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert tokens(find_devices("cuda", placement="split")) == ["0,1", "2,3"]
@@ -52,7 +87,7 @@ def test_split_placement_needs_gpus() -> None:
 @pytest.mark.parametrize("gpus", [(3,), (-1,), (0, 0)])
 def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with pytest.raises(UsageError, match="from 0 to 2"):
+    with pytest.raises(UsageError, match="from 0 to 2 among the 3 visible devices: 0, 1, 2"):
         find_devices("cuda", gpus=gpus)
 
 
@@ -60,7 +95,7 @@ def test_gpus_on_a_cpu_and_an_empty_list_are_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError, match="uses the CPU"):
         find_devices("cpu", gpus=(0,))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UsageError, match="is empty"):
+    with pytest.raises(UsageError, match="is '': no such device"):
         find_devices("cuda")
 
 

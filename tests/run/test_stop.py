@@ -32,6 +32,7 @@ from tests.run.support import (
 from tts_batch.cli.jobs import describe_summary
 from tts_batch.config import JobConfig
 from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
+from tts_batch.ipc.processes import STOP_SIGNALS
 from tts_batch.run import job
 from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.store.clips import clip_path
@@ -104,7 +105,7 @@ def test_forty_kills_at_random_moments(tmp_path: Path, fake: Fake, monkeypatch: 
     assert_like_uninterrupted(config, tmp_path, rows)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
 def test_a_first_signal_stops_cleanly(tmp_path: Path, fake: Fake, number: signal.Signals) -> None:
     config = make_config(tmp_path, 120)
     run = start_job(config, row_s=0.05, children=True)
@@ -270,7 +271,7 @@ def test_changed_settings_are_refused_by_name_or_mixed_knowingly(tmp_path: Path,
     run_job(config)
     made = {row["id"]: row["fingerprint"] for row in read_manifest(config.out)}
     warmer = make_config(tmp_path, 4, temperature=0.5)
-    with pytest.raises(UsageError, match=r"temperature \(null then, 0.5 now\).*--allow-mixed"):
+    with pytest.raises(UsageError, match=r"temperature was not given, and is 0.5 now.*--allow-mixed"):
         run_job(warmer)
     mixed = make_config(tmp_path, 4, temperature=0.5, allow_mixed=True)
     assert run_job(mixed).made == 2
@@ -286,7 +287,7 @@ def test_limits_of_checks_are_settings_too_and_kept_clips_keep_their_verdict(tmp
     config = make_config(tmp_path, rows, limit=2, checks={"noise_flatness": None})
     assert run_job(config).ok == 2
     other = {"too_long_factor": 0.1, "too_long_floor_s": 0.1}
-    with pytest.raises(UsageError, match=r'checks \({"noise_flatness": null} then, {"too_long_factor": 0.1,.*--allow'):
+    with pytest.raises(UsageError, match=r'checks was {"noise_flatness": null}, and is {"too_long_factor".*--allow'):
         run_job(make_config(tmp_path, rows, checks=other))
     summary = run_job(make_config(tmp_path, rows, checks=other, allow_mixed=True))
     assert (summary.made, summary.ok, summary.reasons) == (2, 2, {"too_long_for_text": 2})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
@@ -86,6 +88,19 @@ def voice(seconds: float, seed: int) -> np.ndarray:
     return (0.2 * loud * sum(np.sin(k * phase) / k for k in range(1, 8))).astype(np.float32)
 
 
+def hum(seconds: float, seed: int) -> np.ndarray:
+    """A voice that keeps one pitch, whatever it says: only its harmonics above 400 Hz change, every 0.1 s."""
+    random = np.random.default_rng(seed)
+    time_s = np.arange(round(seconds * RATE)) / RATE
+    steps = np.arange(0, seconds + 0.2, 0.1)
+    parts = [np.sin(2 * np.pi * 150 * time_s)]
+    for harmonic in range(3, 14):
+        parts.append(
+            np.interp(time_s, steps, random.normal(0, 0.3, steps.size)) * np.sin(harmonic * 300 * np.pi * time_s)
+        )
+    return (0.2 * sum(parts)).astype(np.float32)
+
+
 def examine_audio(
     audio: np.ndarray, expected_s: float, *, reference: np.ndarray | None = None, **limits: float | None
 ) -> Examined:
@@ -153,6 +168,51 @@ def test_a_reference_that_leaks_is_heard(leaked_s: float) -> None:
     assert clean.failure is None
     assert clean.checks["ref_correlation"] < 0.5 < leaking.checks["ref_correlation"]
     assert examine_audio(target, 4.0, reference=reference[: RATE // 2]).checks["ref_correlation"] == 0.0
+
+
+def test_a_voice_of_the_same_pitch_is_no_leak() -> None:
+    reference = hum(4, 1)
+    for seed in range(2, 12):
+        assert examine_audio(hum(4, seed), 4.0, reference=reference).checks["ref_correlation"] < 0.5
+    pause = silence(0.7)
+    leaking = np.concatenate([0.1 * reference[-2 * RATE :], hum(4, 2)])
+    examined = examine_audio(leaking, 6.0, reference=np.concatenate([reference, pause]))
+    assert examined.failure is not None, "the pause at the reference's end hides it"
+    assert examined.failure.reason == "ref_leak"
+
+
+def shifted(audio: np.ndarray) -> np.ndarray:
+    return np.interp(np.arange(0.5, audio.size - 1), np.arange(audio.size), audio)
+
+
+def slowed(audio: np.ndarray) -> np.ndarray:
+    return np.interp(np.arange(0, audio.size - 1, 0.9995), np.arange(audio.size), audio)
+
+
+@pytest.mark.parametrize("change", [shifted, slowed, lambda audio: audio + noise(audio.size / RATE, 0.006)])
+def test_a_leak_that_is_no_exact_copy_is_heard(change: Callable[[np.ndarray], np.ndarray]) -> None:
+    reference = voice(5, 1)
+    leaking = np.concatenate([change(reference[-2 * RATE :]), voice(4, 2)])
+    assert examine_audio(leaking, 6.0, reference=reference).checks["ref_correlation"] > 0.84
+
+
+@pytest.mark.parametrize(
+    ("audio", "limits"),
+    [
+        (tone(2), {"long_silence_s": 0.0}),
+        (tone(2), {"noise_flatness": 0.0}),
+        (tone(2), {"silent_peak_dbfs": 0.0}),
+        (tone(2), {"too_long_factor": 0.0, "too_long_floor_s": 0.0}),
+        (tone(2), {"too_short_factor": 5.0, "too_short_floor_s": 0.0}),
+        (tone(2), {"ref_correlation": 0.0}),
+    ],
+)
+def test_a_message_names_figure_limit_and_option(audio: np.ndarray, limits: dict[str, float]) -> None:
+    """0 is a limit like any other."""
+    failure = examine_audio(audio, 2.0, reference=voice(3, 1), **limits).failure
+    assert failure is not None
+    name = next(iter(limits))
+    assert re.search(rf" -?[0-9.]+( dBFS)?, limit {limits[name]:g} \(--check {name}=LIMIT or off\)\.$", failure.message)
 
 
 def test_the_limits_of_the_configuration_are_these() -> None:

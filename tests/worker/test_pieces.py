@@ -202,7 +202,7 @@ def test_a_clip_that_fails_as_a_whole_is_tried_again_as_a_whole(tmp_path: Path, 
     config = make_config(tmp_path, rows_with_one_long(2), split_text=100, attempts=2)
     assert run_job(config).reasons == {"long_silence": 1}
     row = read_manifest(config.out)[1]
-    assert row["message"].startswith("Contains 5.7 s of continuous silence")
+    assert row["message"].startswith("Seconds of continuous silence: 5.70, limit 5 (--check long_silence_s=")
     (failed,) = pq.read_table(config.out / "failures.parquet").to_pylist()
     assert [(record["piece"], record["attempt"]) for record in failed["failed_attempts"]] == [(None, 1), (None, 2)]
     assert {len(asked) for name, asked in calls(tmp_path / "calls").items() if "\x1f" in name} == {2}

@@ -22,23 +22,23 @@ def at_24_khz(slow: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("samples", [SECOND, SECOND + 1, 2 * SECOND - 1, 2 * SECOND, 3 * SECOND + 7, 4 * SECOND])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_the_tail_is_found_at_every_place(samples: int, place: str) -> None:
+    """Half of the power of white noise is the tail: cos 45° of it is found, and without the tail next to nothing."""
     reference, head = slow_noise(5 * SECOND, 1), slow_noise(samples, 2)
+    tail = Tail(at_24_khz(reference), RATE)
+    assert tail.correlation(at_24_khz(head), RATE) < 0.35
     start = {"first": 0, "middle": (samples - SECOND) // 2, "last": samples - SECOND}[place]
     head[start : start + SECOND] += reference[-SECOND:]
-    tail = reference[-SECOND:] - reference[-SECOND:].mean()
-    windows = np.lib.stride_tricks.sliding_window_view(head.astype(np.float64), SECOND)
-    expected = np.max(np.abs(windows @ tail) / np.linalg.norm(windows, axis=1)) / np.linalg.norm(tail)
-    found = Tail(at_24_khz(reference), RATE).correlation(at_24_khz(head), RATE)
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert found > 0.6
+    assert tail.correlation(at_24_khz(head), RATE) == pytest.approx(np.sqrt(0.5), abs=0.04)
+    head[start : start + SECOND] = -reference[-SECOND:]
+    assert tail.correlation(at_24_khz(head), RATE) == pytest.approx(1.0, abs=0.02)
 
 
 def test_what_is_nearly_silent_correlates_with_nothing() -> None:
     reference = slow_noise(2 * SECOND, 1)
-    whisper = np.concatenate([0.01 * reference[-SECOND:], np.zeros(SECOND, np.float32), slow_noise(SECOND, 2)])
+    whisper = np.concatenate([0.001 * reference[-SECOND:], np.zeros(SECOND, np.float32), slow_noise(SECOND, 2)])
     tail = Tail(at_24_khz(reference), RATE)
-    assert tail.correlation(at_24_khz(whisper[: 2 * SECOND]), RATE) == pytest.approx(1.0, abs=1e-3)
-    assert tail.correlation(at_24_khz(whisper), RATE) < 0.2
+    assert tail.correlation(at_24_khz(whisper[: 2 * SECOND]), RATE) == pytest.approx(1.0, abs=0.02)
+    assert tail.correlation(at_24_khz(whisper), RATE) < 0.35
     assert tail.correlation(np.zeros(5 * RATE, np.float32), RATE) == 0.0
     assert Tail(np.zeros(5 * RATE, np.float32), RATE).correlation(at_24_khz(reference), RATE) == 0.0
 
@@ -46,8 +46,8 @@ def test_what_is_nearly_silent_correlates_with_nothing() -> None:
 def test_no_more_is_searched_than_a_reference_and_its_tail() -> None:
     reference = slow_noise(2 * SECOND, 1)
     late = np.concatenate([slow_noise(3 * SECOND, 2), reference[-SECOND:]])
-    assert Tail(at_24_khz(reference), RATE).correlation(at_24_khz(late), RATE) < 0.2
-    assert Tail(at_24_khz(np.tile(reference, 2)), RATE).correlation(at_24_khz(late), RATE) == pytest.approx(1, abs=1e-3)
+    assert Tail(at_24_khz(reference), RATE).correlation(at_24_khz(late), RATE) < 0.35
+    assert Tail(at_24_khz(np.tile(reference, 2)), RATE).correlation(at_24_khz(late), RATE) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tts_batch.cli.options import JobCommand, json_option, read_job, recipe_option
+from tts_batch.cli.streams import drop_stdout
 from tts_batch.errors import REASONS, ExitStatus
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ def _end(summary: JobSummary, as_json: bool) -> ExitStatus:
     """Print how a run ended, and return its status."""
     click.echo(describe_summary(summary), err=True)
     if as_json:
-        click.echo(json.dumps(summary.to_dict()))
+        try:
+            click.echo(json.dumps(summary.to_dict()))
+        except BrokenPipeError:  # nobody reads it; the run has ended as it has
+            drop_stdout()
     return summary.exit_status
 
 
@@ -168,16 +172,22 @@ def _describe_plan(made: Plan) -> Iterator[str]:
         yield f"note: {note}"
 
 
+def _length(seconds: float) -> str:
+    """A length in the unit that suits it: a tenth of an hour says little, and so do ten thousand seconds."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
 def _describe_group(group: GroupTotals) -> Iterator[str]:
     pieces = f" in {group.num_pieces} pieces" if group.num_pieces > group.num_rows else ""
     yield (
         f"  {group.model.name} ({group.model.task or 'any task'}): {group.num_rows} rows{pieces}, "
-        f"about {group.expected_audio_s / 3600:.3g} h of speech, at most {group.budget_audio_s / 3600:.3g} h by their "
-        "budgets"
+        f"about {_length(group.expected_audio_s)} of speech, at most {_length(group.budget_audio_s)} by their budgets"
     )
     if group.gpu_s is not None and group.speed is not None:
         yield (
-            f"    about {group.gpu_s / 3600:.2g} h on one {group.speed.card}, shared by all GPUs of the run "
+            f"    about {_length(group.gpu_s)} on one {group.speed.card}, shared by all GPUs of the run "
             f"(by the {group.speed.card} figures of {group.speed.entry} in benchmarks/log.md)"
         )
     if group.model.checkpoint is None:

@@ -72,8 +72,8 @@ def main(args: Sequence[str] | None = None) -> int:
     logging.getLogger("tts_batch").setLevel(logging.INFO)
     try:
         return int(cli.main(args, prog_name="tts-batch", standalone_mode=False) or ExitStatus.OK)
-    except click.Abort:
-        return ExitStatus.INTERRUPTED
+    except click.Abort as error:  # a run makes an interrupt of its own of the second signal
+        return ExitStatus.STOPPED if type(error.__cause__) is KeyboardInterrupt else ExitStatus.INTERRUPTED
     except click.ClickException as error:
         error.show()
         return ExitStatus.USAGE

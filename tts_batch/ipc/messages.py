@@ -166,7 +166,7 @@ class CheckLimits:
     too_short_floor_s: float | None = 2.0  # … of a text that is expected to be longer than this
     long_silence_s: float | None = 5.0  # long_silence: before, between or after the sounds
     noise_flatness: float | None = 0.5  # noise_output: spectra as flat; white noise has 0.56
-    ref_correlation: float | None = 0.7  # ref_leak: of the clip's head with the last second of the reference
+    ref_correlation: float | None = 0.84  # ref_leak: of the clip's head with the last second of the reference
 
     @classmethod
     def of(cls, given: Mapping[CheckName, float | None], *, speaks: bool = True) -> CheckLimits:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 
+STOP_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU,
+)  # fmt: skip
+"""What asks a program to stop: people, terminals that close, and schedulers, before a time limit ends it."""
+
 
 def leave_signals_to_parent() -> None:
     """Ignore the signals that ask a program to stop: they reach the parent as well, which decides."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -155,12 +155,8 @@ class Models:
 
 def _sampling(config: JobConfig, generation: Mapping[str, Any]) -> SamplingParams:
     """Return the sampling of a generation_config.json, with the options of the command line over it."""
-    sampling = SamplingParams(**generation)
-    given = {
-        field.name: value
-        for field in fields(SamplingParams)
-        if (value := getattr(config, field.name, None)) is not None
-    }
+    names = {field.name for field in fields(SamplingParams)}
+    given = config.model_dump(include=names, exclude_none=True)
     if config.greedy:
         given |= {"do_sample": False, "subtalker_dosample": False}
-    return replace(sampling, **given)
+    return replace(SamplingParams(**generation), **given)

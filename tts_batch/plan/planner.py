@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -186,8 +186,10 @@ def _describe_failure(row: Row) -> dict[str, Any]:
     }
 
 
-def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
+def make_plan(config: JobConfig, *, deep: bool = False, watch: Callable[[Row], None] | None = None) -> Plan:
     """Check every row without loading a model's weights; with `deep`, decode every distinct reference too.
+
+    `watch` gets every row, failed ones too.
 
     Raises UsageError for an input without rows or that cannot be read and for an unknown engine,
     CannotContinueError when a checkpoint that rows need is unavailable.
@@ -203,6 +205,8 @@ def make_plan(config: JobConfig, *, deep: bool = False) -> Plan:
     examples: list[Row] = []
     groups: dict[Task | None, GroupTotals] = {}
     for checked in check_rows(read_rows(config, notes, with_extras=False, fetcher=fetcher), config, models, notes):
+        if watch is not None:
+            watch(checked.row)
         mine = shard.holds(checked.row.id)
         num_rows, num_mine = num_rows + 1, num_mine + mine
         result = _decode_reference(checked, decoded) if deep else checked

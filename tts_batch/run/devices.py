@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -65,8 +66,8 @@ def _picked(tokens: list[str], positions: tuple[int, ...] | None) -> list[str]:
     beyond = [position for position in positions if not 0 <= position < len(tokens)]
     if beyond or len(set(positions)) < len(positions):
         raise UsageError(
-            f"--gpus {','.join(map(str, positions))} must name different positions from 0 to {len(tokens) - 1}: "
-            f"{len(tokens)} devices are visible."
+            f"--gpus {','.join(map(str, positions))} must name different positions from 0 to {len(tokens) - 1} among "
+            f"the {len(tokens)} visible devices: {', '.join(tokens)}."
         )
     return [tokens[position] for position in positions]
 
@@ -75,19 +76,44 @@ def _grouped(tokens: list[str], placement: str) -> list[list[str]]:
     size = 2 if placement == "split" else 1
     if len(tokens) % size:
         raise UsageError(
-            f"--placement split needs pairs of devices, and {len(tokens)} cannot be paired: choose with --gpus, "
-            "or leave it out."
+            f"--placement split needs pairs of devices, and {len(tokens)} cannot be paired ({', '.join(tokens)}): "
+            "choose with --gpus, or leave it out."
         )
     return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 
 def _visible_tokens(kind: str) -> list[str] | None:
+    """Return the devices that the kind's variable names; None when it is not set."""
     value = os.environ.get(VISIBLE[kind])
     if value is None:
         return None
-    tokens = [token.strip() for token in value.split(",") if token.strip()]
+    parts = [part.strip() for part in value.split(",")]
+    tokens = _as_cuda_reads(parts, value) if kind == "cuda" else [part for part in parts if part]
     if not tokens:
-        raise UsageError(f"--device {kind}, but {VISIBLE[kind]} is empty: no such device is visible.")
+        raise UsageError(f"--device {kind}, but {VISIBLE[kind]} is {value!r}: no such device is visible.")
+    return tokens
+
+
+_INDEX = re.compile(r"\+?\d+")
+_UUID = re.compile(r"(GPU|MIG)-.+")
+
+
+def _as_cuda_reads(parts: list[str], value: str) -> list[str]:
+    """Return the devices of CUDA_VISIBLE_DEVICES: those before the first that names none, such as -1 or nothing.
+
+    Raises UsageError for one that is named twice, with which CUDA shows no device at all.
+    """
+    tokens: list[str] = []
+    for part in parts:
+        index = _INDEX.match(part)
+        if index is None and not _UUID.fullmatch(part):
+            break
+        token = str(int(index[0])) if index else part  # "1gpu" is 1
+        if token in tokens:
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES is {value!r}, which names {token} twice: CUDA shows no device then."
+            )
+        tokens.append(token)
     return tokens
 
 

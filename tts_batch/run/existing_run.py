@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from tts_batch.config import JobConfig, build_config
 from tts_batch.errors import Reason, UsageError
 from tts_batch.plan.planner import Plan, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
+from tts_batch.run.other_rows import OtherRows
 from tts_batch.run.resume import resume
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter
+from tts_batch.store.journal import Outcome
 from tts_batch.store.lock import FolderInUseError
 from tts_batch.store.manifest import write_manifests
-from tts_batch.store.run_json import describe_run, now, read_existing_run, read_run, write_run
+from tts_batch.store.run_json import add_to_history, describe_run, now, read_existing_run, read_run, write_run
 from tts_batch.store.status import JobSummary, summarise
 from tts_batch.store.storage import storage_of, working_folder
 
@@ -49,9 +50,6 @@ def _from(folder: Path, path: str) -> str:
     return path if "://" in path else str(folder / path)
 
 
-_BATCH_ROWS = 1_000
-
-
 def find_lines(index: JournalIndex, ids: Iterable[str], reasons: Collection[Reason], shard: Shard) -> Iterator[Outcome]:
     """Return the last lines of the rows in `ids`, and of those that failed for one of `reasons`, in `shard`.
 
@@ -61,15 +59,6 @@ def find_lines(index: JournalIndex, ids: Iterable[str], reasons: Collection[Reas
     failed = (line for line in index.failures() if line.reason in reasons and line.id not in named)
     lines = chain(named.values(), failed if reasons else ())
     return (line for line in lines if shard.holds(line.id))
-
-
-def reopen(lines: Iterator[Outcome], segment: SegmentWriter | PartWriter) -> int:
-    """Write that the rows of these lines are pending again, in this run or a later one; return how many they are."""
-    count = 0
-    while batch := [line.reopened() for line in islice(lines, _BATCH_ROWS)]:
-        segment.append(batch)
-        count += len(batch)
-    return count
 
 
 def _named(index: JournalIndex, ids: Iterable[str]) -> Iterator[Outcome]:
@@ -87,12 +76,14 @@ def finish_run(out: Path) -> JobSummary:
     Raises UsageError when `out` is not a run folder, or in use, or its table or model says other things than it did.
     """
     config = load_job(out)
-    with working_folder(out) as folder, storage_of(folder).lock():
-        summary = _compact(config.model_copy(update={"out": folder}), make_plan(config))
-        return replace(summary, out=out)
+    with working_folder(out, tables=config.extend) as folder, storage_of(folder).lock():
+        config = config.model_copy(update={"out": folder})
+        others = OtherRows(config)
+        plan = make_plan(config, watch=others.watch)
+        return replace(_compact(config, plan, others), out=out)
 
 
-def compact_if_last(config: JobConfig, plan: Plan) -> None:
+def compact_if_last(config: JobConfig, plan: Plan, others: OtherRows) -> None:
     """Write the manifest when every shard has ended and no row is left. The caller's own lock is released."""
     deadline = time.monotonic() + LAST_SHARD_S
     storage = storage_of(config.out)
@@ -105,22 +96,25 @@ def compact_if_last(config: JobConfig, plan: Plan) -> None:
             return
         try:
             with storage.lock():
-                _compact(config.model_copy(update={"shard": None}), plan)
+                _compact(config.model_copy(update={"shard": None}), plan, others)
                 return
         except FolderInUseError:  # another shard ended at this moment, and compacts
             time.sleep(0.5)
 
 
-def _compact(config: JobConfig, plan: Plan) -> JobSummary:
-    started = time.monotonic()
+def _compact(config: JobConfig, plan: Plan, others: OtherRows) -> JobSummary:
+    started, started_at = time.monotonic(), now()
     out = config.out.resolve()
     before = read_run(out)
     resumed = resume(out, plan.settings, Shard())
+    others.check(resumed.index)
     find = partial(resumed.index.outcome, mixed=resumed.mixed, with_files=True)
-    totals = write_manifests(out, lambda: iter_planned(config, plan), find)
-    wall_s = time.monotonic() - started
-    summary = summarise(config.out, totals, rows=plan.num_rows, made=0, audio_s_per_s=0.0, wall_s=wall_s)
+    totals = write_manifests(out, lambda: chain(iter_planned(config, plan), others.kept(out, plan.num_rows)), find)
+    wall_s, num_kept = time.monotonic() - started, others.num_kept(out)
+    summary = summarise(config.out, totals, rows=plan.num_rows + num_kept, made=0, audio_s_per_s=0.0, wall_s=wall_s)
     facts = {"state": "stopped" if totals.pending else "finished", "started": before["started"], "ended": now()}
     facts |= {"runs": resumed.run_number - 1, "mixed": resumed.mixed, "engines": before.get("engines", [])}
-    write_run(out, facts | describe_run(config, plan, summary.to_dict()))
+    facts |= describe_run(config, plan, summary.to_dict(), num_kept)
+    facts["history"] = add_to_history(before, "finish", {**facts, "started": started_at})
+    write_run(out, facts)
     return summary

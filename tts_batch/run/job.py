@@ -23,20 +23,21 @@ from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch
 from tts_batch.run.earlier_run import EarlierRun
-from tts_batch.run.existing_run import compact_if_last, find_lines, reopen
+from tts_batch.run.existing_run import compact_if_last, find_lines
+from tts_batch.run.other_rows import OtherRows
 from tts_batch.run.plan_spool import PlanSpool
 from tts_batch.run.pool import Limits, Pool
 from tts_batch.run.progress import Progress
 from tts_batch.run.reference_spool import ReferenceSpool
-from tts_batch.run.resume import Resumed, resume
+from tts_batch.run.resume import Resumed, reopen, resume
 from tts_batch.run.row_requests import open_engine_message, row_request
-from tts_batch.run.signals import Interrupted, StoppedEarlyError, StopSignals
+from tts_batch.run.signals import Interrupted, SecondInterrupt, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
-from tts_batch.store.run_json import describe_run, now, read_run, write_run
+from tts_batch.store.run_json import add_to_history, describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
 from tts_batch.store.storage import Storage, shown, storage_of, url_of, working_folder
@@ -67,7 +68,7 @@ def run_job(
     """
     if (url_of(config.out) or "").startswith("memory:"):
         raise UsageError("memory:// belongs to one process, and a run has several: use another --out.")
-    with working_folder(config.out) as folder:
+    with working_folder(config.out, tables=config.extend) as folder:
         summary = _run_in(config.model_copy(update={"out": folder}), limits, retry, stop or StopSignals())
     return replace(summary, out=config.out)
 
@@ -76,6 +77,7 @@ def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason],
     shard = _check_usage(config)
     storage = storage_of(config.out)
     launcher = _open_launcher(config, storage)  # before signals are ours: Ray takes SIGTERM when it connects
+    new_folders = [folder for folder in (config.out, *config.out.parents) if not folder.exists()]
     try:
         devices = launcher.devices if launcher else _chosen_devices(config)
         with stop:
@@ -84,11 +86,11 @@ def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason],
                 with closing(job):
                     summary = job.run(retry)
             if not shard.is_whole:
-                compact_if_last(config, job.plan)
+                compact_if_last(config, job.plan, job.others)
             return summary
     except Interrupted:
         if stop.requested:
-            raise KeyboardInterrupt from None
+            raise SecondInterrupt from None
         raise StoppedEarlyError("Stopped before any row was made; the same command starts again.") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -100,7 +102,8 @@ def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason],
         if launcher is not None:
             launcher.close()
         with suppress(OSError):
-            config.out.rmdir()  # only when nothing came of it
+            for folder in new_folders:
+                folder.rmdir()  # only when nothing came of it
 
 
 def _check_usage(config: JobConfig) -> Shard:
@@ -108,6 +111,8 @@ def _check_usage(config: JobConfig) -> Shard:
         raise UsageError("--gpus picks among the GPUs of this machine, and Ray places workers itself: leave it out.")
     if config.overwrite and (config.redo or config.shard):
         raise UsageError("--overwrite makes every row again, of every shard: use it without --redo and --shard.")
+    if config.extend and config.prune:
+        raise UsageError("--extend keeps what --prune removes: give one of them.")
     check_format(config.format)
     written = {(config.out / name).resolve() for name in (MANIFEST, FAILURES)}
     for table in find_tables(config.data):
@@ -131,7 +136,7 @@ def _open_launcher(config: JobConfig, storage: Storage) -> RayLauncher | None:
 
 def _chosen_devices(config: JobConfig) -> list[Device] | None:
     """Return what the user picks among the devices, before anything is written; None: all, to be found when needed."""
-    if config.gpus is None and config.placement == "colocated":
+    if config.gpus is None and config.placement == "colocated" and config.device in ("auto", "cpu"):
         return None
     return find_devices(config.device, config.gpus, config.placement)
 
@@ -163,8 +168,15 @@ class _Job:
 
     def run(self, retry: Collection[Reason]) -> JobSummary:
         config = self._config
-        plan = self.plan = make_plan(config)
+        self.others = OtherRows(config)
+        plan = self.plan = make_plan(config, watch=self.others.watch)
         self._before = self._resume(overwrite=config.overwrite)
+        self._command = "retry" if retry else "synth"
+        self._num_kept = self.others.num_kept(self._out) if self._shard.is_whole else 0
+        self.others.check(self._before.index)
+        pruned = self.others.prune(self._before.index, self._shard, lambda: self._segment)
+        if pruned:
+            self._before = self._resume()
         self._engines = [] if config.overwrite else read_run(self._out).get("engines", [])
         if config.redo or retry:
             lines = find_lines(self._before.index, config.redo, retry, self._shard)
@@ -183,6 +195,8 @@ class _Job:
                 self.info(note)
             if config.redo or retry:
                 self.info(f"{count} rows are made again.")
+            if pruned:
+                self.info(f"The clips of {pruned} rows that are not in the table were removed.")
             if config.skip_existing is not None:
                 self._copy_earlier(config.skip_existing)
             self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
@@ -241,7 +255,7 @@ class _Job:
             return index.outcome(planned, mixed=mixed)
 
         with suppress(_NotDoneError):
-            totals = write_manifests(self._out, self._planned, find)
+            totals = write_manifests(self._out, lambda: self._with_kept(self._planned()), find)
             self._progress.keep(totals.ok)
             self._progress.keep(totals.failed - self.plan.num_failed, failed=True)
             return totals
@@ -301,6 +315,9 @@ class _Job:
         kept = self._plan_spool.rows() if self._plan_spool is not None else None
         return self._planned() if kept is None else kept
 
+    def _with_kept(self, rows: Iterator[PlannedRow]) -> Iterator[PlannedRow]:
+        return chain(rows, self.others.kept(self._out, self.plan.num_rows))
+
     @property
     def _segment(self) -> SegmentWriter | PartWriter:
         """The segment of what the parent itself records of rows."""
@@ -352,7 +369,7 @@ class _Job:
         summary = summarise(
             self._config.out,
             totals,
-            rows=self.plan.num_mine,
+            rows=self.plan.num_mine + self._num_kept,
             failed=state == "failed",
             made=self._made,
             audio_s_per_s=self._made_audio_s / made_s if made_s else 0.0,
@@ -369,7 +386,7 @@ class _Job:
         if not self._shard.is_whole:
             return count_rows(self._planned_again(), find)
         if state == "finished" or plan.num_rows <= QUICK_MANIFEST_ROWS:
-            return write_manifests(self._out, self._planned_again, find)
+            return write_manifests(self._out, lambda: self._with_kept(self._planned_again()), find)
         return Totals.estimate(index.ok, index.failed, index.audio_s, plan.num_rows, plan.failures)
 
     def _describe(self, state: str, summary: JobSummary | None = None) -> None:
@@ -378,4 +395,14 @@ class _Job:
             summary = None  # the last one says what came of the whole
         facts: dict[str, Any] = {"state": state, "started": self._started_at, "ended": now() if summary else None}
         facts |= {"runs": self._before.run_number, "mixed": self._before.mixed, "engines": self._engines}
-        write_run(self._out, facts | describe_run(self._config, self.plan, summary.to_dict() if summary else None))
+        facts |= describe_run(self._config, self.plan, summary.to_dict() if summary else None, self._num_kept)
+        before = read_run(self._out)
+        facts["settings"] = {**_weights(before), **facts["settings"]}
+        facts["history"] = add_to_history(before, self._command, facts)
+        write_run(self._out, facts)
+
+
+def _weights(run: dict[str, Any]) -> dict[str, Any]:
+    """Return what models run.json names; a table of other rows may use none of them."""
+    settings = run.get("settings", {})
+    return {name: value for name, value in settings.items() if name.startswith("weights_")}

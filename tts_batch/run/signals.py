@@ -1,4 +1,4 @@
-"""Stopping by signal: the first SIGINT, SIGTERM or SIGUSR1 asks for a clean end, the second ends at once."""
+"""Stopping by signal: the first of `STOP_SIGNALS` asks for a clean end, the second ends at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import threading
 from types import FrameType, TracebackType
 
 from tts_batch.errors import ExitStatus, TTSBatchError
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1: what schedulers send before a time limit
+from tts_batch.ipc.processes import STOP_SIGNALS
 
 
 class Interrupted(BaseException):
     """Leave now, with nothing left behind. No `except Exception` may hold it up."""
+
+
+class SecondInterrupt(KeyboardInterrupt):
+    """A second signal ended a run at once."""
 
 
 class StoppedEarlyError(TTSBatchError):
@@ -38,8 +41,9 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._before[number] = signal.signal(number, self._receive)
+            for number in STOP_SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(

@@ -135,7 +135,7 @@ class JournalIndex:
     def made(self, fingerprint: str) -> Outcome | None:
         """Read the line of an ok row of this fingerprint, whatever its id, whose clip is there; None without one."""
         fingerprints, entries = self._made
-        key = np.uint64(_hash(fingerprint))
+        key = np.uint64(hash_id(fingerprint))
         place = int(fingerprints.searchsorted(key))
         if place == len(entries) or fingerprints[place] != key:
             return None
@@ -145,14 +145,25 @@ class JournalIndex:
     def clip_bytes(self, row: Mapping[str, Any]) -> int | None:
         """Return the size of the clip of a manifest's ok row; None when the row's last line is of another clip."""
         entry = self._find(row["id"])
-        if entry is None or entry["status"] != _STATUS["ok"] or int(entry["fingerprint"]) != _hash(row["fingerprint"]):
+        if (
+            entry is None
+            or entry["status"] != _STATUS["ok"]
+            or int(entry["fingerprint"]) != hash_id(row["fingerprint"])
+        ):
             return None
         return int(entry["audio_bytes"]) if int(entry["audio_ms"]) == round(row["duration_s"] * 1_000) else None
 
     def failures(self) -> Iterator[Outcome]:
         """Read the last lines of the rows that failed."""
-        failed = self._entries[self._entries["status"] == _STATUS["failed"]]
-        return map(self._read, np.sort(failed, order=["segment", "offset"]))
+        return self._read_all(self._entries["status"] == _STATUS["failed"])
+
+    def clips_beside(self, ids: array[int]) -> Iterator[Outcome]:
+        """Read the last lines of the rows with a clip whose ids, as `hash_id` gives them, are not among `ids`."""
+        known = np.isin(self._ids, np.frombuffer(ids, np.uint64)) if len(ids) else np.zeros(len(self), np.bool_)
+        return self._read_all((self._entries["status"] == _STATUS["ok"]) & ~known)
+
+    def _read_all(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Iterator[Outcome]:
+        return map(self._read, np.sort(self._entries[chosen], order=["segment", "offset"]))
 
     def _read(self, entry: np.void) -> Outcome:
         """Raises CannotContinueError for a line that was damaged after it was scanned."""
@@ -166,14 +177,14 @@ class JournalIndex:
 
     def _find_valid(self, planned: PlannedRow, mixed: bool) -> np.void | None:
         entry = self._find(planned.row.id)
-        if entry is None or int(entry["fingerprint"]) == _hash(planned.fingerprint):
+        if entry is None or int(entry["fingerprint"]) == hash_id(planned.fingerprint):
             return entry
-        return entry if mixed and int(entry["input"]) == _hash(input_digest(planned)) else None
+        return entry if mixed and int(entry["input"]) == hash_id(input_digest(planned)) else None
 
     def _find(self, row_id: str) -> np.void | None:
         if not len(self._ids):
             return None
-        key = np.uint64(_hash(row_id))
+        key = np.uint64(hash_id(row_id))
         position = int(self._ids.searchsorted(key))
         if position == len(self._ids) or self._ids[position] != key:
             return None
@@ -220,9 +231,9 @@ def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
         for head in read_heads(segment):
             if (suffix := _SUFFIX_NUMBER.get(head.suffix)) is None:
                 continue  # damaged
-            columns["id"].append(_hash(head.row_id))
-            columns["fingerprint"].append(_hash(head.fingerprint))
-            columns["input"].append(_hash(head.input_digest))
+            columns["id"].append(hash_id(head.row_id))
+            columns["fingerprint"].append(hash_id(head.fingerprint))
+            columns["input"].append(hash_id(head.input_digest))
             columns["segment"].append(number)
             columns["status"].append(_STATUS[head.status])
             columns["suffix"].append(suffix)
@@ -239,5 +250,6 @@ def _scan(segments: list[Path]) -> np.ndarray[Any, np.dtype[np.void]]:
     return newest_first[last]
 
 
-def _hash(text: str) -> int:
+def hash_id(text: str) -> int:
+    """Return 64 bits of the hash by which ids, and fingerprints, are compared."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tts_batch.config import JobConfig
     from tts_batch.plan.planner import Plan
 
+MAX_HISTORY = 100  # runs over one folder
 _PACKAGES = ("tts-batch", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "soundfile", "soxr")
 
 
@@ -80,8 +81,26 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the contents of run.json: settings, models, versions and, at the end, the summary as plain values."""
+def add_to_history(before: Mapping[str, Any], command: str, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the history in `before`, the last run.json, with an entry for the run that has the contents `facts`."""
+    summary = facts["summary"] or {}
+    entry = {
+        "command": command,
+        "shard": facts["config"]["shard"],
+        **{name: facts[name] for name in ("state", "started", "ended")},
+        "data": facts["config"]["data"],
+        **{name: summary.get(name) for name in ("rows", "ok", "failed", "pending", "made", "wall_s")},
+    }
+    same = ("started", "shard", "command")
+    earlier = [one for one in before.get("history", []) if any(one.get(name) != entry[name] for name in same)]
+    return [*earlier, entry][-MAX_HISTORY:]
+
+
+def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | None, num_kept: int = 0) -> dict[str, Any]:
+    """Return the contents of run.json: settings, models, versions and, at the end, the summary as plain values.
+
+    `num_kept`: rows of the manifest that the table does not have.
+    """
     return {
         "fingerprint": plan.fingerprint,
         "settings": plan.settings,
@@ -93,6 +112,6 @@ def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | Non
         ],
         "tables": [report.to_dict() for report in plan.tables],
         "versions": versions(),
-        "counts": {"rows": plan.num_rows, "failed_in_plan": plan.num_failed},
+        "counts": {"rows": plan.num_rows + num_kept, "failed_in_plan": plan.num_failed},
         "summary": summary,
     }

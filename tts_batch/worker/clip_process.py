@@ -41,7 +41,6 @@ from tts_batch.worker.references import Tails
 
 FAILED = 71  # exit status, for the log only
 GROUP_ROWS = 256
-_QUEUE_ROWS = 256  # a writer that cannot keep up holds its caller back, not the memory up
 
 
 class DiskFullError(Exception):
@@ -83,7 +82,7 @@ class ClipWriter:
         self._segment = storage.open_segment(segment)
         self._committed = committed
         self._failed = failed
-        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue(_QUEUE_ROWS)
+        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue()  # the worker bounds what is in it
         self._is_ending = self._has_failed = False
         self._files = ThreadPoolExecutor(self._clips.threads, "clip-file")
         self._commits = ThreadPoolExecutor(1, "clip-commit")
@@ -91,7 +90,7 @@ class ClipWriter:
         self._thread.start()
 
     def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued."""
+        """Queue a row that has ended, and its files by path in the run folder, without waiting for the disk."""
         self._queue.put(_Entry(outcome, files))
 
     def put_files(self, files: Mapping[str, bytes]) -> None:

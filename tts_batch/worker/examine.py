@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tts_batch.choices import CheckName
 from tts_batch.engine.request import SpeechResult
 from tts_batch.errors import REASONS, Reason
 from tts_batch.ipc.messages import CheckLimits
@@ -31,6 +32,8 @@ LEAK_RATE_HZ = 4_000
 LEAK_S = 1.0
 LEAK_SEARCH_S = 12.0
 _LEAK_SAMPLES = round(LEAK_S * LEAK_RATE_HZ)
+_LEAK_FROM_HZ = 300.0, 500.0  # under it a voice is little but its pitch, which a clone shares with its reference
+_LEAK_BLOCKS = 8  # of the second, each of which may be half a millisecond early or late: clocks are off by 0.1 %
 
 _FINISH_REASONS = ("stop", "length", "loop", "error", "cancelled")
 _DEFAULTS = CheckLimits()
@@ -82,21 +85,33 @@ def find_bad_sound(
 ) -> Failure | None:
     """Say what is wrong with the figures of a clip of `length_s`, if anything is."""
     text = f"{length_s:.1f} s of audio for a text of about {expected_s:.1f} s"
+    factor = length_s / max(expected_s, 0.08)
     silence_s = max(checks["head_silence_s"], checks["inner_silence_s"], checks["tail_silence_s"])
     if _reaches(checks.get("ref_correlation"), limits.ref_correlation):
-        return Failure("ref_leak", f"Contains the reference: correlation {checks['ref_correlation']:.2f}.")
+        return _over(
+            "ref_leak", "Contains the reference: correlation", checks["ref_correlation"], "ref_correlation", limits
+        )
     if _reaches(checks["flatness"], limits.noise_flatness):
-        return Failure("noise_output", f"Is noise: its spectrum has a flatness of {checks['flatness']:.2f}.")
+        return _over("noise_output", "Is noise: spectral flatness", checks["flatness"], "noise_flatness", limits)
     if _reaches(silence_s, limits.long_silence_s):
-        return Failure("long_silence", f"Contains {silence_s:.1f} s of continuous silence.")
+        return _over("long_silence", "Seconds of continuous silence:", silence_s, "long_silence_s", limits)
     if limits.too_long_factor is not None and length_s > max(
         expected_s * limits.too_long_factor, limits.too_long_floor_s or 0.0
     ):
-        return Failure("too_long_for_text", f"{text}.")
+        return _over("too_long_for_text", f"{text}: factor", factor, "too_long_factor", limits)
     is_long_text = expected_s > (limits.too_short_floor_s or 0.0)
     if limits.too_short_factor is not None and is_long_text and length_s < expected_s * limits.too_short_factor:
-        return Failure("too_short_for_text", f"{text}.")
+        return _over("too_short_for_text", f"{text}: factor", factor, "too_short_factor", limits)
     return None
+
+
+def _over(reason: Reason, what: str, figure: float, limit: CheckName, limits: CheckLimits) -> Failure:
+    """Return the failure of a check, with the figure, its limit, and the option that changes it."""
+    return Failure(reason, f"{what} {figure:.2f}, limit {getattr(limits, limit):g} ({_option(limit)}).")
+
+
+def _option(limit: CheckName) -> str:
+    return f"--check {limit}=LIMIT or off"
 
 
 def _reaches(figure: float | None, limit: float | None) -> bool:
@@ -145,7 +160,8 @@ def _find_silence(audio: Audio | None, silent_peak_dbfs: float | None) -> Failur
         return None
     peak_dbfs = dbfs(max(-float(audio.min()), float(audio.max())))
     if peak_dbfs < silent_peak_dbfs:
-        return Failure("silent_output", f"The loudest sample is at {peak_dbfs:.0f} dBFS, under {silent_peak_dbfs:.0f}.")
+        where = f"The loudest sample is at {peak_dbfs:.1f} dBFS, limit {silent_peak_dbfs:g}"
+        return Failure("silent_output", f"{where} ({_option('silent_peak_dbfs')}).")
     return None
 
 
@@ -240,15 +256,15 @@ def zero_crossings(audio: Audio) -> float:
 
 
 class Tail:
-    """The last second of a reference, to be recognised at the head of a clip."""
+    """The last second of a reference that sounds, to be recognised at the head of a clip by its waveform."""
 
     def __init__(self, reference: Audio, sample_rate_hz: int) -> None:
         """`reference`: samples [samples], of at least a second or it is never recognised."""
-        slow = _slow_down(reference, sample_rate_hz)
         self._length_s = reference.size / sample_rate_hz
-        tail = slow[-_LEAK_SAMPLES:] - slow[-_LEAK_SAMPLES:].mean() if slow.size >= _LEAK_SAMPLES else slow[:0]
+        slow = _slow_down(reference[: find_sound(reference, sample_rate_hz)[1]], sample_rate_hz)
+        tail = _high_pass(slow)[0][-_LEAK_SAMPLES:]
         norm = float(np.linalg.norm(tail))
-        self._spectrum = np.conj(np.fft.rfft(tail / norm, 2 * _LEAK_SAMPLES)) if norm > 0 else None
+        self._blocks = np.split(tail / norm, _LEAK_BLOCKS) if tail.size == _LEAK_SAMPLES and norm > 0 else []
 
     @property
     def searched_s(self) -> float:
@@ -256,19 +272,43 @@ class Tail:
         return min(self._length_s + LEAK_S, LEAK_SEARCH_S)
 
     def correlation(self, audio: Audio, sample_rate_hz: int) -> float:
-        """Return the best correlation, 0..1, of the tail with any second of the head of samples [samples]."""
-        head = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
-        if self._spectrum is None or head.size < _LEAK_SAMPLES:
+        """Return the best correlation, 0..1, of the tail with any second of the head of samples [samples].
+
+        Only what is above 400 Hz counts. The same words in the same pitch do not correlate, unless they are a copy.
+        """
+        slow = _slow_down(audio[: round(self.searched_s * sample_rate_hz)], sample_rate_hz)
+        if not self._blocks or slow.size < _LEAK_SAMPLES:
             return 0.0
-        # Each second is transformed with the one after it: numpy prepares for a size anew in every call, and short
-        # transforms share that. Half of each product counts: in the rest the tail would stick out and wrap around.
-        seconds = np.pad(head, (0, _LEAK_SAMPLES - head.size % _LEAK_SAMPLES)).reshape(-1, _LEAK_SAMPLES)
-        spectra = np.fft.rfft(np.hstack([seconds[:-1], seconds[1:]])) * self._spectrum
-        products = np.fft.irfft(spectra)[:, :_LEAK_SAMPLES].ravel()[: head.size - _LEAK_SAMPLES + 1]
-        energy = np.concatenate([[0.0], np.cumsum(np.square(head, dtype=np.float64))])
-        norms = np.sqrt(energy[_LEAK_SAMPLES:] - energy[:-_LEAK_SAMPLES])
-        norms[norms <= 0.05 * norms.max()] = np.inf  # what is nearly silent correlates with anything
-        return float(np.max(np.abs(products) / norms))
+        head, spectrum = _high_pass(np.pad(slow, 1))
+        count = slow.size - _LEAK_SAMPLES + 1  # places of the tail in it
+        products = np.zeros(count, np.float32)
+        size = _fft_size(head.size)
+        analytic = np.zeros(size, np.complex64)
+        for number, block in enumerate(self._blocks):
+            analytic[: spectrum.size] = 2 * spectrum * np.conj(np.fft.rfft(block, size))
+            product = np.abs(np.fft.ifft(analytic))[number * block.size :]  # whatever the phase
+            products += reduce(np.maximum, (product[shift : shift + count] for shift in range(3)))
+        energy = np.concatenate([[0.0], np.cumsum(np.square(head[1:], dtype=np.float64))])
+        norms = np.sqrt(energy[_LEAK_SAMPLES:][:count] - energy[:count])
+        norms[norms <= 0.002 * norms.max()] = np.inf  # what is silent correlates with anything
+        return min(float(np.max(products / norms)), 1.0)
+
+
+def _high_pass(audio: Audio) -> tuple[NDArray[np.floating], NDArray[np.complexfloating]]:
+    """Return samples [samples] at 4 kHz without what is under 300 Hz, and their spectrum; from 500 Hz on all is kept.
+
+    A sharper edge would ring, and hide what is quiet beside what is loud.
+    """
+    size = _fft_size(audio.size)
+    spectrum = np.fft.rfft(audio, size)
+    low, high = (round(edge_hz / LEAK_RATE_HZ * size) for edge_hz in _LEAK_FROM_HZ)
+    spectrum[:low] = 0
+    spectrum[low:high] *= np.sin(np.linspace(0, np.pi / 2, high - low, dtype=np.float32)) ** 2
+    return np.fft.irfft(spectrum)[: audio.size], spectrum
+
+
+def _fft_size(samples: int) -> int:
+    return max(1 << (samples - 1).bit_length(), 2)
 
 
 def _slow_down(audio: Audio, sample_rate_hz: int) -> Audio:

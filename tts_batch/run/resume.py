@@ -69,10 +69,10 @@ def _check_folder(out: Path) -> None:
             raise UsageError(f"{out} has a folder `journal` that no run wrote ({path.name}, …): choose another --out.")
     if (out / "journal").exists():
         return
-    for path in sorted(out.iterdir()):
-        if not (path.name.startswith(".") or "run.lock" in path.name or _TABLE.fullmatch(path.name)):
+    for name in storage_of(out).visible():
+        if not ("run.lock" in name or _TABLE.fullmatch(name)):
             raise UsageError(
-                f"{out} holds files that no run wrote ({path.name}, …) and no run.json: choose a new or an empty "
+                f"{out} holds files that no run wrote ({name}, …) and no run.json: choose a new or an empty "
                 f"folder, {out / 'clips'} for example."
             )
 

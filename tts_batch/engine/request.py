@@ -149,6 +149,6 @@ class EngineConfig:
     code2wav_mode: str = "utterance"  # utterance | chunked
     on_chunk: OnChunk | None = None  # gets audio as it is made, in chunked mode
     stall_timeout_s: float = 30.0  # stall timeout of any stage
-    loop_frames: int | None = None  # after how many frames of it a loop ends the take; 0: never; None: the profile's
+    loop_frames: int | None = None  # after how many frames of it a loop ends the request; 0: never; None: the profile's
     cache_dir: str | None = None  # where encoded voices are kept for later engines; None: nowhere
     options: Mapping[str, str] = field(default_factory=dict)  # native: knobs of the profile; others: their own

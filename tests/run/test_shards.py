@@ -14,6 +14,7 @@ from tts_batch.plan.shards import Shard
 from tts_batch.run import existing_run
 from tts_batch.run.existing_run import compact_if_last, finish_run
 from tts_batch.run.job import read_status, run_job
+from tts_batch.run.other_rows import OtherRows
 
 Fake = Callable[..., None]
 
@@ -59,7 +60,7 @@ def test_what_keeps_the_last_shard_from_its_manifest_is_told(
     run_job(config)
     (config.out / "run.json").write_text("{")
     with pytest.raises(UsageError, match=r"run\.json is damaged"):
-        compact_if_last(config, make_plan(config))
+        compact_if_last(config, make_plan(config), OtherRows(config))
 
 
 def test_a_missing_shard_is_pending_and_the_whole_goes_on(tmp_path: Path, fake: Fake) -> None:

@@ -37,7 +37,7 @@ from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import add_to_history, describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
-from tts_batch.worker.finish import row_outcome
+from tts_batch.worker.finish import poison_outcome
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -294,8 +294,8 @@ class _Job:
         self._progress.end(audio_s or 0.0, failed=audio_s is None)
         self._spool.release(row_id)
 
-    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None:
-        self._segment.append([row_outcome(row, 1, Failure(reason, message))])
+    def row_is_poison(self, row: RowRequest, deaths: list[Failure], message: str) -> None:
+        self._segment.append([poison_outcome(row, deaths, Failure(deaths[-1].reason, message))])
         self.row_ended(row.id, None)
 
     def info(self, sentence: str) -> None:

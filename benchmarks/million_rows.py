@@ -169,6 +169,8 @@ def _print_usage(rows: int, wall_s: float, parent: int) -> None:
     line = f"{rows:,} rows after {wall_s:.0f} s"
     for name, process in [("parent", parent), *(("worker", child) for child in _children(parent))]:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+        if "VmRSS" not in status:  # it has ended, and waits for its parent
+            continue
         times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         cpu_s = (int(times[11]) + int(times[12])) / _TICKS_PER_S
         now_mb, peak_mb = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))

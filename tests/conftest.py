@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads; programs that tests start inherit it
@@ -80,3 +81,32 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
 
     set_fake()
     return set_fake
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Generator[tuple[str, Any]]:
+    from tests.s3_server import serve_s3
+
+    with serve_s3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(_s3_server: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[Any]:
+    """The URL of an empty bucket of a real S3 server, and the server's `faults`; programs that tests start find it."""
+    import s3fs
+
+    endpoint, faults = _s3_server
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "not-to-be-seen",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    files = s3fs.S3FileSystem(use_listings_cache=False)
+    bucket = f"bucket-{tmp_path.name.lower().replace('_', '-')}"[:60].rstrip("-")
+    files.mkdir(bucket)
+    yield SimpleNamespace(url=f"s3://{bucket}", files=files, faults=faults)
+    faults.share, faults.away = 0.0, False

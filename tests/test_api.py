@@ -265,6 +265,15 @@ def test_a_stream_gives_every_row_once(synthesizer: Synthesizer) -> None:
     assert all(clip.audio.size for clip in clips if not clip.failure)
 
 
+def test_a_stream_may_be_in_order(synthesizer: Synthesizer) -> None:
+    texts = ["A much longer sentence than the others, so that it ends last.", "Two.", " ", "Four."]
+    rows = [{"text": text, "speaker": "ryan"} for text in texts]
+    clips = list(synthesizer.stream(rows, ordered=True))
+    assert [clip.row_index for clip in clips] == [0, 1, 2, 3]
+    assert [clip.text.strip() for clip in clips] == [text.strip() for text in texts]
+    assert sorted(clip.row_index for clip in synthesizer.stream(rows)) == [0, 1, 2, 3]
+
+
 def test_a_stream_may_be_endless_and_left(synthesizer: Synthesizer) -> None:
     rows = ({"text": f"Number {n}.", "speaker": "ryan"} for n in itertools.count())
     stream = synthesizer.stream(rows)

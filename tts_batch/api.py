@@ -6,10 +6,11 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ from tts_batch.engine.request import SAMPLE_RATE_HZ, Engine, Reference
 from tts_batch.errors import CannotContinueError, ExitStatus, RowError, UsageError
 from tts_batch.ipc.messages import ActiveRow, Deadlines, EngineLabels
 from tts_batch.memory_table import RowsTable, as_arrow, write_table
+from tts_batch.object_store import is_url
 from tts_batch.plan.models import ModelGroup, Models
 from tts_batch.plan.planner import make_fetcher
 from tts_batch.plan.rows import PlannedRow, plan_rows
@@ -42,6 +44,7 @@ from tts_batch.run.row_requests import clip_rules, engine_config, row_request
 from tts_batch.run.signals import StoppedEarlyError, StopSignals
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary
+from tts_batch.store.storage import shown, storage_of, working_folder
 from tts_batch.worker.finish import FinishedClip, finish_clip
 from tts_batch.worker.references import Tails
 from tts_batch.worker.row_maker import RowMaker
@@ -56,7 +59,7 @@ _LIMITS = Limits()
 _NO_AUDIO = np.zeros(0, np.float32)
 # What means something only for a table and a run folder.
 _RUN_OPTIONS = frozenset(
-    {"data", "out", "limit", "shard", "launcher", "gpus", "takes", "redo", "strict"}
+    {"data", "out", "limit", "shard", "launcher", "ray_address", "skip_existing", "gpus", "takes", "redo", "strict"}
     | {"format", "save_codes", "keep_failed_audio", "allow_mixed", "extend", "prune", "overwrite", "progress"}
 )
 
@@ -78,10 +81,12 @@ def synth(
     paths = _paths(table)
     given = config.model_dump(exclude_unset=True) if config is not None else {}
     job = build_config({**given, **options, "out": folder, "data": paths or [str(folder)]})
-    written, earlier = None, set(folder.glob("rows-*.parquet"))
+    written: Path | None = None
+    earlier = set(folder.glob("rows-*.parquet"))
     if not paths:
-        written = write_table(as_arrow(table, job.map), folder, job.map)
-        job = job.model_copy(update={"data": (str(written),)})
+        stored = _store_table(table, folder, job.map)
+        written = None if is_url(stored) else Path(stored)
+        job = job.model_copy(update={"data": (stored,)})
     stop = StopSignals()
     try:
         result = SynthResult(run_job(job, stop=stop))
@@ -104,6 +109,14 @@ class SynthInterrupt(KeyboardInterrupt):
     def __init__(self, result: SynthResult | None = None) -> None:
         super().__init__()
         self.result = result  # what is done; None: nothing was begun
+
+
+def _store_table(table: Any, out: Path, mapping: Mapping[str, str]) -> str:
+    """Write rows that have no path into the run folder; return the path or URL of the table."""
+    with working_folder(out, journal=False) as folder:
+        written = write_table(as_arrow(table, mapping), folder, mapping)
+        storage_of(folder).publish(written)
+    return str(written) if folder == out else f"{shown(out)}/{written.name}"
 
 
 def _paths(table: Any) -> list[str]:
@@ -156,17 +169,23 @@ class SynthResult:
     def clips(self) -> Iterator[Clip]:
         """The clips that were made, in input order, each read from disk when its turn comes."""
         named = {"language": "effective_language", "speaker": "effective_speaker"}
-        columns = ["id", "text", "status", "audio", "seed", "num_frames", *named.values()]
-        for batch in pq.ParquetFile(self.out / MANIFEST).iter_batches(256, columns=columns):
-            for row in batch.to_pylist():
-                if row["status"] != "ok":
-                    continue
-                audio, sample_rate = soundfile.read(self.out / row["audio"], dtype="float32")
-                effective = {name: row[column] for name, column in named.items() if row[column] is not None}
-                yield Clip(row["id"], row["text"], audio, sample_rate, row["seed"], row["num_frames"], effective)
+        columns = ["row_index", "id", "text", "status", "audio", "seed", "num_frames", *named.values()]
+        with working_folder(self.out, journal=False, tables=True) as folder:
+            storage = storage_of(folder)
+            for batch in pq.ParquetFile(folder / MANIFEST).iter_batches(256, columns=columns):
+                for row in batch.to_pylist():
+                    if row["status"] != "ok":
+                        continue
+                    audio, sample_rate = soundfile.read(BytesIO(storage.read(row["audio"])), dtype="float32")
+                    effective = {name: row[column] for name, column in named.items() if row[column] is not None}
+                    yield Clip(
+                        row["id"], row["text"], audio, sample_rate, row["seed"], row["num_frames"], effective,
+                        row_index=row["row_index"],
+                    )  # fmt: skip
 
     def _read(self, name: str) -> pa.Table:
-        return pq.read_table(self.out / name)
+        with working_folder(self.out, journal=False, tables=True) as folder:
+            return pq.read_table(folder / name)
 
 
 class Synthesizer:
@@ -219,8 +238,10 @@ class Synthesizer:
             raise RowError(clip.failure.reason, clip.failure.message)
         return clip
 
-    def stream(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Clip]:
+    def stream(self, rows: Iterable[Mapping[str, Any]], *, ordered: bool = False) -> Iterator[Clip]:
         """Make a clip of every row and yield each as soon as it is finished, so not in the rows' order.
+
+        `ordered`: in the rows' order. A clip then waits in memory until those before it are finished.
 
         `rows` may be endless: they are taken only as the engine has room, on this thread. A row that cannot be made
         comes back as a clip with a `failure`. Leaving the loop drops what is under way. Raises UsageError as `speak`
@@ -232,7 +253,10 @@ class Synthesizer:
         config, notes = self._config, Notes()
         read = read_tables([table], config, notes, with_extras=False, fetcher=self._fetcher)
         planned = plan_rows(read, config, self._models, notes)
-        for model, members in _by_model(planned):
+        yield from _in_order(self._make_all(planned)) if ordered else self._make_all(planned)
+
+    def _make_all(self, rows: Iterator[PlannedRow]) -> Generator[Clip, None, None]:
+        for model, members in _by_model(rows):
             yield from self._make(model, members) if model else map(_failed_clip, members)
 
     def _make(self, model: ModelGroup, rows: Iterator[PlannedRow]) -> Iterator[Clip]:
@@ -345,9 +369,25 @@ def _clip(planned: PlannedRow, finished: FinishedClip) -> Clip:
         return _failed_clip(planned, Failure(outcome.reason, outcome.message or ""), seed=outcome.seed)
     assert result is not None and result.audio is not None, "a row without a reason to fail is a clip"
     row = planned.row
-    return Clip(row.id, row.text, result.audio, result.sample_rate, outcome.seed, result.num_frames, result.effective)
+    return Clip(
+        row.id, row.text, result.audio, result.sample_rate, outcome.seed, result.num_frames, result.effective,
+        row_index=row.row_index,
+    )  # fmt: skip
 
 
 def _failed_clip(planned: PlannedRow, failure: Failure | None = None, seed: int | None = None) -> Clip:
     row = planned.row
-    return Clip(row.id, row.text, _NO_AUDIO, SAMPLE_RATE_HZ, seed, failure=failure or row.failure)
+    failure = failure or row.failure
+    return Clip(row.id, row.text, _NO_AUDIO, SAMPLE_RATE_HZ, seed, failure=failure, row_index=row.row_index)
+
+
+def _in_order(clips: Generator[Clip, None, None]) -> Iterator[Clip]:
+    """Yield the clips in the order of their rows; each waits for those before it."""
+    waiting: dict[int, Clip] = {}
+    number = 0
+    with closing(clips):  # what is under way is dropped when the caller leaves
+        for clip in clips:
+            waiting[clip.row_index] = clip
+            while number in waiting:
+                yield waiting.pop(number)
+                number += 1

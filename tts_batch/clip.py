@@ -43,6 +43,7 @@ class Clip:
     num_frames: int = 0
     effective: Mapping[str, str] = field(default_factory=dict)  # language, speaker, instruct really applied
     failure: Failure | None = None
+    row_index: int = 0  # position among the rows, from 0
 
     @property
     def duration_s(self) -> float:

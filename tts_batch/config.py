@@ -51,7 +51,11 @@ class JobConfig(BaseModel):
 
     # model and engine
     model: str | None = _option(
-        MODEL, None, "Checkpoint folder, hub id, 'tiny' or 'tiny-random'. Default: what fits the table.", "NAME"
+        MODEL,
+        None,
+        "Checkpoint folder, its URL (s3://, gs://, hf://), hub id, 'tiny' or 'tiny-random'. Default: what fits "
+        "the table.",
+        "NAME",
     )
     model_revision: str | None = _option(MODEL, None, "Hub revision of --model.", "REVISION")
     engine: str = _option(MODEL, "native", "'native', 'vllm' or 'package.module:factory'.", "NAME")
@@ -86,7 +90,10 @@ class JobConfig(BaseModel):
     stall_timeout: PositiveFloat = _option(
         MODEL, 30.0, "Seconds the engine may go without progress; 20 times as many on a CPU.", "S"
     )
-    launcher: LauncherName = _option(MODEL, "local", "What starts the workers.", hidden=True)
+    launcher: LauncherName = _option(MODEL, "local", "What starts the workers: this machine, or a Ray cluster.")
+    ray_address: str | None = _option(
+        MODEL, None, "HOST:PORT of the Ray cluster. Default: RAY_ADDRESS, a cluster of this machine, or a new one."
+    )
 
     # sampling
     greedy: bool = _option(SAMPLING, False, "No sampling, in the talker and in the code predictor.")
@@ -137,7 +144,9 @@ class JobConfig(BaseModel):
     strict: bool = _option(TABLE, False, "Unknown columns are errors.")
     audio_root: Path | None = _option(TABLE, None, "The only folder that ref_audio paths may name.", "DIR")
     allow_url: bool = _option(
-        TABLE, False, "ref_audio may be an http(s) URL of the public internet; each is fetched once."
+        TABLE,
+        False,
+        "ref_audio may be a URL: http(s) of the public internet, s3://, gs:// or hf://; each is fetched once.",
     )
 
     # run and output
@@ -164,6 +173,9 @@ class JobConfig(BaseModel):
     extend: bool = _option(OUTPUT, False, "Keep rows of the run folder that the table does not have.")
     prune: bool = _option(OUTPUT, False, "Remove the clips of rows that the table does not have.")
     overwrite: bool = _option(OUTPUT, False, "Start the run folder afresh.")
+    skip_existing: Path | None = _option(
+        OUTPUT, None, "Copy the clips that the run in DIR has made of the same rows, with the same settings.", "DIR"
+    )
     redo: tuple[str, ...] = _option(
         OUTPUT, (), "Make the row of this id again, with another seed. May be repeated.", "ID"
     )
@@ -192,6 +204,7 @@ class JobOptions(TypedDict, total=False):
     code2wav_mode: Code2WavModeName
     stall_timeout: float
     launcher: LauncherName
+    ray_address: str | None
     greedy: bool
     temperature: float | None
     top_k: int | None
@@ -231,6 +244,7 @@ class JobOptions(TypedDict, total=False):
     extend: bool
     prune: bool
     overwrite: bool
+    skip_existing: str | PathLike[str] | None
     redo: Sequence[str]
     shard: str | None
     progress: ProgressMode

@@ -14,9 +14,10 @@ import json
 import shutil
 from pathlib import Path
 
-from tts_batch.model.tiny.build import FILES, WEIGHTS
+from tts_batch.model.tiny.build import WEIGHTS
 
 PACKAGE = Path(__file__).parents[2] / "tts_batch" / "model" / "tiny" / "trained"
+FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt", "speech_tokenizer/config.json")
 # The tags that mean something. A dialect is what two of its speakers were trained with where no language is given.
 LANGUAGES = ("english", "beijing_dialect", "sichuan_dialect")
 

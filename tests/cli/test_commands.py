@@ -83,7 +83,7 @@ def test_status_of_no_run_is_usage(tmp_path: Path, capsys: Output) -> None:
     ("args", "words"),
     [
         (["--top-p", "2"], "'top_p' cannot be 2.0"),
-        (["--launcher", "ray"], "--launcher"),
+        (["--launcher", "ray", "--gpus", "0"], "--gpus"),
         (["--engine", "vllm", "--save-codes"], "--engine vllm returns no codes"),
         (["--engine-option", "frames_per_visit"], "use NAME=VALUE"),
         (["--shard", "3/2"], "--shard 3/2"),
@@ -139,8 +139,8 @@ def test_plan_estimates_a_run_and_names_the_measurements_behind_it(tmp_path: Pat
     table.write_text("text,speaker\n" + "A sentence that is repeated.,ryan\n" * 500)
     assert main(["plan", str(table), "--model", str(checkpoint), "--deep"]) == ExitStatus.OK
     shown = capsys.readouterr().out
-    assert re.search(r"500 rows, about \S+ h of speech, at most \S+ h by their budgets", shown)
-    assert re.search(r"about \S+ h on one H200, shared by all GPUs of the run .*benchmarks/log\.md", shown)
+    assert re.search(r"500 rows, about \S+ min of speech, at most \S+ (min|h) by their budgets", shown)
+    assert re.search(r"about \S+ s on one H200, shared by all GPUs of the run .*benchmarks/log\.md", shown)
     assert re.search(r"memory of each GPU: \S+ GB of weights and \S+ MB of KV cache", shown)
     assert "about 2 of them will reach their budget without an end" in shown
     assert main(["plan", str(table), "--model", str(checkpoint), "--json"]) == ExitStatus.OK

@@ -98,12 +98,11 @@ def test_help_has_sections_and_the_descriptions_of_the_fields(capsys: pytest.Cap
     shown = help_of(probe, capsys)
     assert shown.index("Model and engine:") < shown.index("--engine") < shown.index("Run and output:")
     assert shown.index("Run and output:") < shown.index("-o, --out DIR") < shown.index("Other options:")
-    assert "--launcher" not in shown
     flat = " ".join(shown.split())
     assert f"--seed N {JobConfig.model_fields['seed'].description} Default: 0." in flat
     assert "--no-cuda-graph Do not capture CUDA graphs." in flat
     assert all((field.description or "")[1:-1] in flat for name, field in JobConfig.model_fields.items()
-               if name not in ("data", "launcher"))  # fmt: skip
+               if name != "data")  # fmt: skip
 
 
 def test_a_command_may_take_some_keys_of_a_known_job(capsys: pytest.CaptureFixture[str]) -> None:

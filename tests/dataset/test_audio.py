@@ -275,6 +275,20 @@ def test_what_ffmpeg_reads_is_read(tone: Tone, tmp_path: Path, suffix: str, opti
     assert pitch_hz(whole) == pytest.approx(180, abs=1) and pitch_hz(part) == pytest.approx(180, abs=1)
 
 
+@pytest.mark.usefixtures("_ffmpeg")
+@pytest.mark.parametrize("size", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"])
+def test_a_wav_stream_without_its_length_is_read(tone: Tone, size: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(tone(4.0), subtype="PCM_16")
+    place = data.index(b"data") + 4
+    ref = from_bytes(data[:4] + size + data[8:place] + size + data[place + 4 :])
+    assert load_reference(ref).size == 96_000 and probe_reference(ref) in (None, 4.0)
+    if size == bytes(4):
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(RowError, match=r"\(its header says that it holds no samples\): install ffmpeg, or save"):
+            load_reference(ref)
+    assert reason_of(from_bytes(data[: place + 4])) == "ref_too_short"
+
+
 def test_a_truncated_file_is_refused(tone: Tone) -> None:
     assert reason_of(from_bytes(encoded(tone(4.0), kind="FLAC", subtype="PCM_16")[:3000])) in {
         "ref_unreadable",

@@ -34,6 +34,7 @@ LAYOUTS = {
         *((f"u{i}", "Yes.", f"p/{i}.wav", text, f"w/{i}.wav") for i, text in enumerate(SAID))
     ),
     "FastSpeech 2": lines(*((f"LJ00{i}", "LJSpeech", "{DH AH0 sp}", text) for i, text in enumerate(SAID))),
+    "FastSpeech 2, ARPAbet": lines(*((f"LJ00{i}", "LJSpeech", "DH AH0 sp", text) for i, text in enumerate(SAID))),
     "Piper": lines(*((f"utt{i}", "anna", text) for i, text in enumerate(SAID))),
     "Coqui": lines(
         ("audio_file", "text", "speaker_name"), *((f"{i}.wav", text, "anna") for i, text in enumerate(SAID))
@@ -138,6 +139,19 @@ AMBIGUOUS = {
         lines(*((f"u{i} sph2pipe {i}.sph ", "") for i in range(3))),
         ["2 fields", "no list of a known toolkit"],
     ),
+    "tones": (lines(("LJ001", "2", "0 0 1 0")), ["id|speaker_id|text"]),
+    "phonemes": (lines(("Yes", "{Y EH1 S}")), ["id|text"]),
+    "phonemes of a word": (lines(("LJ001", "2", "Y EH1 S")), ["id|speaker_id|text"]),
+    "a text and a style": (
+        lines(("a.wav", "Nobody saw it go.", "Say it slowly and softly.")),
+        ["id|written_text|text", "id|text|speaker_id"],
+    ),
+    "words and a transcript": (
+        lines(
+            *((f"{i}.wav", word, "What was said there.") for i, word in enumerate(["yes", "no", "stop", "go", "left"]))
+        ),
+        ["id|speaker_id|text", "id|text|speaker_id"],
+    ),
     "too many": (lines(tuple("abcdefghi")), ["9 fields"]),
 }
 
@@ -185,6 +199,9 @@ _COLUMNS = {
     "id": lambda number: st.just(f"utt{number:04}"),
     "speaker": lambda number: _NAME,
     "language": lambda number: st.sampled_from(["EN", "ZH", "ja"]),
+    "phones": lambda number: st.sampled_from(["{DH AH0 B}", "{Y EH1 S}"]),
+    "seconds": lambda number: st.sampled_from(["3.25", "10.1"]),
+    "tones": lambda number: st.sampled_from(["0 0 1 0", "1 2 1"]),
     "text": lambda number: _TEXT,
 }
 
@@ -193,7 +210,9 @@ _COLUMNS = {
 def _lists(draw: st.DrawFn) -> tuple[list[list[str]], int]:
     """Rows of some kinds of columns in any order, and which of the columns is the text."""
     kinds = draw(
-        st.permutations(["text", *draw(st.lists(st.sampled_from(sorted(_COLUMNS)[:-1]), unique=True, max_size=3))])
+        st.permutations(
+            ["text", *draw(st.lists(st.sampled_from(sorted(_COLUMNS.keys() - {"text"})), unique=True, max_size=3))]
+        )
     )
     rows = draw(st.integers(1, 6))
     return [[draw(_COLUMNS[kind](row)) for kind in kinds] for row in range(rows)], kinds.index("text")

@@ -309,7 +309,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@given(pieces=st.lists(_PIECES, max_size=14), suffix=st.sampled_from(["csv", "tsv", "txt", "list", "jsonl"]))
+@given(pieces=st.lists(_PIECES, max_size=14), suffix=st.sampled_from(["csv", "tsv", "txt", "list", "jsonl", "json"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=600, deadline=None)
 def test_any_file_is_read_or_refused_by_a_usage_error(read: ReadRows, pieces: list[bytes], suffix: str) -> None:
     try:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec import AbstractFileSystem, register_implementation
 
 from tests.dataset.support import ReadRows, reasons
 from tts_batch.dataset.audio import load_reference
+from tts_batch.dataset.files import find_tables
 from tts_batch.errors import RowError, UsageError
 
 ROWS = [["1", "Grüße, „alle“; bis morgen", "ryan"], ["2", 'He said "go"\tand left.', "vivian"]]
@@ -143,6 +148,11 @@ def test_how_a_table_was_read_is_one_line(read: ReadRows, name: str, content: st
     assert read.reports == [f"{name}: {report}"]
 
 
+def test_a_name_of_a_column_is_shown_without_control_characters(read: ReadRows) -> None:
+    read.written("t.csv", "id\u2028,\x1b[31mtext\na,Hello\n", map={"text": "\x1b[31mtext"})
+    assert read.reports[0].isprintable() and r"text ← \x1b[31mtext" in read.reports[0]
+
+
 def test_tables_that_are_read_alike_share_a_line(read: ReadRows) -> None:
     for name in ("a.csv", "b.csv", "c.tsv"):
         (read.folder / name).write_text("text\nHello\n")
@@ -172,6 +182,60 @@ def test_a_table_that_is_not_there_says_what_to_do(read: ReadRows, spec: str, wo
         (read.folder / name).write_text("text\nHello\n")
     with pytest.raises(UsageError, match=words) as caught:
         read(spec)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("spec", ["", " ", "\t"])
+def test_an_empty_name_is_not_the_working_folder(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(UsageError, match="name of the table is empty"):
+        find_tables((spec,))
+
+
+def test_pipes_are_to_be_saved(read: ReadRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(read.folder / "t.csv")
+    for spec in (str(read.folder / "t.csv"), "-", "/dev/null"):
+        with pytest.raises(UsageError, match="is no file: a table is read several times, so save it"):
+            find_tables((spec,))
+
+
+def test_a_link_to_nothing_in_a_folder_is_named(read: ReadRows) -> None:
+    (read.folder / "d").mkdir()
+    (read.folder / "d/a.csv").write_text("text\nHello\n")
+    (read.folder / "d/b.csv").symlink_to("/nowhere")
+    with pytest.raises(UsageError, match=r"cannot be read: No such file or directory \(.*b\.csv\)"):
+        read("d")
+
+
+class Broken(AbstractFileSystem):
+    """A remote file system whose client raises errors of its own, from a chosen call on."""
+
+    protocol = "broken"
+    fails_at = "info"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        self._fail("info")
+        return {"name": path, "size": 100, "type": "file"}
+
+    def _open(self, path: str, *_: Any, **__: Any) -> Any:
+        self._fail("open")
+        file = io.BytesIO(b"text\nHello\n")
+        file.read = lambda *_: self._fail("read")  # type: ignore[method-assign]
+        return file
+
+    def _fail(self, call: str) -> Any:
+        if call == self.fails_at:
+            raise KeyError("no credentials\x1b[31m")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "txt", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("call", ["info", "open", "read"])
+def test_any_error_of_a_remote_file_system_is_a_usage_error(
+    read: ReadRows, monkeypatch: pytest.MonkeyPatch, suffix: str, call: str
+) -> None:
+    register_implementation("broken", Broken, clobber=True)
+    monkeypatch.setattr(Broken, "fails_at", call)
+    with pytest.raises(UsageError, match=rf"t\.{suffix} cannot be read") as caught:
+        read(f"broken://x/t.{suffix}")
     assert str(caught.value).isprintable()
 
 

@@ -67,6 +67,11 @@ def test_carriage_returns_alone_end_lines_where_nothing_else_does(read: ReadRows
         assert [row.text for row in mixed] == ["One.\rstill one.", "Two."]
 
 
+def test_cells_of_old_spreadsheets_have_newlines_within(read: ReadRows) -> None:
+    rows = read.written("t.csv", '"id","text"\r"a","One\nand one."\r"b","Two."\r"c","Three."\r')
+    assert [row.text for row in rows] == ["One\nand one.", "Two.", "Three."]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.txt"])
 def test_files_put_together_have_marks_within(read: ReadRows, name: str) -> None:
     head = "" if name in {"t.jsonl", "t.txt"} else CONTENT[name].partition("\n")[0] + "\n"

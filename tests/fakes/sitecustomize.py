@@ -2,7 +2,8 @@
 
 "full_after": NUMBER OF FILES, then the disk is full; "fsync_s": how slow it is; "mute": FILE, a clip process kills its
 worker once, and leaves that file, between a journal line and the message about it; "mute_clip": the same, of itself;
-"clip_exit": STATUS, every clip process ends with it before it has begun.
+"clip_exit": STATUS, every clip process ends with it before it has begun; "group_s": SECONDS that a group of clips
+waits for more in an object store; "deadline_s": how long such a store may be away.
 """
 
 from __future__ import annotations
@@ -60,12 +61,20 @@ def die_after_recording(mark: Path, process: int) -> None:
     SegmentWriter.append = append_and_die  # type: ignore[method-assign]
 
 
+settings = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
+if "deadline_s" in settings:
+    from tts_batch import object_store
+
+    object_store.DEADLINE_S = settings["deadline_s"]
 if "tts_batch.worker.clip_process" in sys.orig_argv:
-    settings = json.loads(os.environ.get("FAKE_ENGINE", "{}"))
     if "clip_exit" in settings:
         os._exit(settings["clip_exit"])
     if "full_after" in settings:
         fill_disk(settings["full_after"])
+    if "group_s" in settings:
+        from tts_batch.store.clip_sink import StoredClipSink
+
+        StoredClipSink.group_s = settings["group_s"]
     if "fsync_s" in settings:
         slow_disk(settings["fsync_s"])
     if "mute" in settings:

@@ -25,7 +25,7 @@ from tts_batch.errors import CannotContinueError, ExitStatus, UsageError
 from tts_batch.ipc.messages import RowRequest
 from tts_batch.plan.planner import Plan, PlannedRow, iter_planned
 from tts_batch.plan.seeds import derive_seed
-from tts_batch.run import job, worker_process
+from tts_batch.run import job, launchers, worker_process
 from tts_batch.run.job import Limits, read_status, run_job
 from tts_batch.run.row_requests import row_request
 from tts_batch.store.clips import clip_path
@@ -200,7 +200,7 @@ def test_a_worker_that_cannot_be_killed_is_given_up(
     tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in a driver that waits for its device: its rows go to the others, and without others the run ends."""
-    monkeypatch.setattr(worker_process.os, "killpg", lambda pid, number: None)
+    monkeypatch.setattr(launchers.os, "killpg", lambda pid, number: None)
     monkeypatch.setattr(worker_process, "REAP_S", 0.5)
     limits = replace(SHORT, gone_s=0.5)
     fake(faults={"row-1": "hang_once"}, state=str(tmp_path), row_s=0.02)
@@ -561,8 +561,8 @@ def test_references_as_bytes_reach_the_engine(tmp_path: Path, fake: Fake, monkey
 
 def test_a_folder_in_use_and_a_useless_call_are_refused(tmp_path: Path, fake: Fake) -> None:
     config = make_config(tmp_path)
-    with pytest.raises(UsageError, match="--launcher"):
-        run_job(config.model_copy(update={"launcher": "ray"}))
+    with pytest.raises(UsageError, match="--gpus"):
+        run_job(config.model_copy(update={"launcher": "ray", "gpus": (0,)}))
     with pytest.raises(UsageError, match="no rows"):
         (tmp_path / "empty.csv").write_text("id,text\n")
         run_job(make_config(tmp_path, data=(str(tmp_path / "empty.csv"),)))

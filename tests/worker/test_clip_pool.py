@@ -22,11 +22,11 @@ from tts_batch.dataset.audio import load_reference
 from tts_batch.engine.request import Reference, SpeechResult
 from tts_batch.ipc.messages import ActiveRow, ClipRules, EngineLabels, RetryPieces, SegmentNames
 from tts_batch.records import Failure, RefAudio
+from tts_batch.store.clip_sink import LocalClipSink
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_outcomes
 from tts_batch.worker import clip_pool
 from tts_batch.worker.clip_pool import ClipPool, ClipProcessError
-from tts_batch.worker.clip_process import FILE_THREADS
 
 
 def make_clip(row_id: str, finish_reason: str = "stop", reference: Reference | None = None) -> ActiveRow:
@@ -209,7 +209,7 @@ def test_numpy_has_one_thread_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pool.finish()
     threads = Path(f"/proc/{pool.clips.processes[0].process.pid}/task").iterdir()
     names = Counter((thread / "comm").read_text().strip() for thread in threads)
-    assert names.total() <= 1 + 1 + 1 + FILE_THREADS, names  # its main thread and the writer's
+    assert names.total() <= 1 + 1 + 1 + LocalClipSink.threads, names  # its main thread and the writer's
     pool.close()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tts_batch.store.clip_sink import LocalClipSink
 from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import Outcome, read_outcomes, segment_path
 from tts_batch.worker import clip_process as writer_module
@@ -36,7 +37,7 @@ class Recorder:
 
 @pytest.fixture(autouse=True)
 def _one_file_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "FILE_THREADS", 1)
+    monkeypatch.setattr(LocalClipSink, "threads", 1)
 
 
 def open_writer(out: Path, commit: Callable[[], None] = lambda: None) -> tuple[ClipWriter, Path, Recorder]:
@@ -71,7 +72,7 @@ def test_a_committed_row_is_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_row_waits_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "GROUP_S", 0.1)
+    monkeypatch.setattr(LocalClipSink, "group_s", 0.1)
     writer, _, recorder = open_writer(tmp_path)
     put_clip(writer, "a")
     for _ in range(100):
@@ -83,7 +84,7 @@ def test_a_row_waits_a_second_at_most(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_row_need_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "GROUP_S", 600.0)
+    monkeypatch.setattr(LocalClipSink, "group_s", 600.0)
     is_committed = threading.Event()
     writer, _, recorder = open_writer(tmp_path, is_committed.set)
     put_clip(writer, "a")
@@ -180,7 +181,7 @@ def test_one_bad_write_fails_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_full_disk_ends_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Callable[[int], bool], kept: list[str]
 ) -> None:
-    monkeypatch.setattr(writer_module, "GROUP_S", 0.05)
+    monkeypatch.setattr(LocalClipSink, "group_s", 0.05)
     writer, segment, recorder = open_writer(tmp_path)
     monkeypatch.setattr(os, "fsync", fail_with(errno.ENOSPC, full))
     put_clip(writer, "a")

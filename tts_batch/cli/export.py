@@ -62,6 +62,7 @@ def export(run: Path, name: str, out: Path, overwrite: bool, as_json: bool, **op
 
 def _describe_summary(summary: ExportSummary) -> str:
     from tts_batch.export.card import describe_left_out
+    from tts_batch.store.storage import shown
 
-    line = f"{summary.out}: {summary.exported} of {summary.rows} rows, {summary.audio_s:.0f} s of audio."
+    line = f"{shown(summary.out)}: {summary.exported} of {summary.rows} rows, {summary.audio_s:.0f} s of audio."
     return f"{line} Left out: {describe_left_out(summary.left_out)}." if summary.left_out else line

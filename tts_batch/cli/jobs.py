@@ -111,19 +111,21 @@ def verify(out: Path, remove_damaged: bool, as_json: bool) -> ExitStatus:
     clips; it makes damaged ones once they are deleted, as --remove-damaged does. Otherwise nothing is changed.
     """
     from tts_batch.store import verify as verifying
+    from tts_batch.store.storage import shown, working_folder
 
     kinds: Counter[str] = Counter()
-    for problem in verifying.verify_run(out):
-        kinds[problem.kind] += 1
-        if remove_damaged:
-            verifying.remove_damaged(out, problem)
-        if as_json:
-            fields = {"kind": problem.kind, "path": problem.path, "id": problem.row_id, "message": problem.message}
-            click.echo(json.dumps(fields))
-        else:
-            click.echo(f"{problem.kind}  {problem.path or problem.row_id}  {problem.message}")
+    with working_folder(out, tables=True) as folder:
+        for problem in verifying.verify_run(folder):
+            kinds[problem.kind] += 1
+            if remove_damaged:
+                verifying.remove_damaged(folder, problem)
+            if as_json:
+                fields = {"kind": problem.kind, "path": problem.path, "id": problem.row_id, "message": problem.message}
+                click.echo(json.dumps(fields))
+            else:
+                click.echo(f"{problem.kind}  {problem.path or problem.row_id}  {problem.message}")
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    click.echo(f"{out}: {counts or 'everything is as the manifest says'}.", err=True)
+    click.echo(f"{shown(out)}: {counts or 'everything is as the manifest says'}.", err=True)
     return ExitStatus.SOME_FAILED if kinds else ExitStatus.OK
 
 
@@ -140,9 +142,11 @@ def _end(summary: JobSummary, as_json: bool) -> ExitStatus:
 
 def describe_summary(summary: JobSummary) -> str:
     """Return the last line of a run: how it ended, and what to do next."""
-    line = f"{summary.out}: {summary.ok} of {summary.rows} rows ok, {summary.audio_s:.0f} s of audio."
+    from tts_batch.store.storage import shown
+
+    line = f"{shown(summary.out)}: {summary.ok} of {summary.rows} rows ok, {summary.audio_s:.0f} s of audio."
     if summary.failed:
-        line += f" {summary.failed} failed: see {summary.out / 'failures.parquet'}."
+        line += f" {summary.failed} failed: see {shown(summary.out / 'failures.parquet')}."
     if summary.pending:
         line += f" {summary.pending} pending: run the same command again to resume."
     elif summary.exit_status == ExitStatus.STOPPED:
@@ -168,16 +172,22 @@ def _describe_plan(made: Plan) -> Iterator[str]:
         yield f"note: {note}"
 
 
+def _length(seconds: float) -> str:
+    """A length in the unit that suits it: a tenth of an hour says little, and so do ten thousand seconds."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
 def _describe_group(group: GroupTotals) -> Iterator[str]:
     pieces = f" in {group.num_pieces} pieces" if group.num_pieces > group.num_rows else ""
     yield (
         f"  {group.model.name} ({group.model.task or 'any task'}): {group.num_rows} rows{pieces}, "
-        f"about {group.expected_audio_s / 3600:.3g} h of speech, at most {group.budget_audio_s / 3600:.3g} h by their "
-        "budgets"
+        f"about {_length(group.expected_audio_s)} of speech, at most {_length(group.budget_audio_s)} by their budgets"
     )
     if group.gpu_s is not None and group.speed is not None:
         yield (
-            f"    about {group.gpu_s / 3600:.2g} h on one {group.speed.card}, shared by all GPUs of the run "
+            f"    about {_length(group.gpu_s)} on one {group.speed.card}, shared by all GPUs of the run "
             f"(by the {group.speed.card} figures of {group.speed.entry} in benchmarks/log.md)"
         )
     if group.model.checkpoint is None:

@@ -36,6 +36,7 @@ SEGMENT_SLACK_S = 0.5  # that a segment may end after its recording: lengths in 
 CANCELLED_POWER = 0.1  # of the power that an average of independent channels has: below, they cancel each other
 SILENT_PEAK = 1e-4  # -80 dBFS beside any constant offset: dither, not speech
 QUIET_PEAK = 0.01  # -40 dBFS
+_HEADER_BYTES = 4096  # at most, of a file without sound
 _LONG_PATH_CHARS = 255  # more is seldom a path, and often base64
 
 log = logging.getLogger(__name__)
@@ -178,6 +179,7 @@ def _decode_file(source: BinaryIO, label: str, segment: Segment | None) -> tuple
         with soundfile.SoundFile(source) as sound:
             rate_hz = int(sound.samplerate)
             first, limit = 0, int(MAX_REFERENCE_S * rate_hz) + 1  # one sample more than allowed is enough to refuse
+            _refuse_unsized(sound.frames, source)
             if segment is not None:
                 first, last = frames_of(segment, sound.frames, rate_hz)
                 limit = min(limit, last - first)
@@ -199,6 +201,12 @@ def _decode_file(source: BinaryIO, label: str, segment: Segment | None) -> tuple
                 "FLAC.",
             ) from error
         return decoded
+
+
+def _refuse_unsized(num_frames: int, source: BinaryIO) -> None:
+    """Raise RuntimeError for a stream whose header was never given its length, which libsndfile takes for no sound."""
+    if not num_frames and source.seek(0, os.SEEK_END) > _HEADER_BYTES:
+        raise RuntimeError("its header says that it holds no samples")
 
 
 def _decode_otherwise(data: bytes, segment: Segment | None) -> tuple[NDArray[Any], int] | None:
@@ -346,6 +354,7 @@ def _probe(source: BinaryIO, segment: Segment | None) -> float | None:
     try:
         with soundfile.SoundFile(source) as sound:
             first, last = 0, sound.frames
+            _refuse_unsized(sound.frames, source)
             if segment is not None:
                 first, last = frames_of(segment, sound.frames, sound.samplerate)
             seconds = _check_length((last - first) / sound.samplerate)

@@ -72,7 +72,7 @@ class _BinaryTable(ABC):
             for batch in self._batches(columns, batch_size):
                 yield batch
                 num_rows += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except self.file.read_errors as error:
             raise UsageError(f"{self.file.name} is damaged after row {num_rows}: {error}") from error
 
     @abstractmethod
@@ -90,7 +90,7 @@ class ParquetTable(_BinaryTable):
         try:
             with self._open() as parquet:
                 self._schema = parquet.schema_arrow
-        except (pa.ArrowException, OSError) as error:
+        except self.file.read_errors as error:
             raise _unreadable(file, "Parquet", error) from error
         _check_names(self._schema, file)
 
@@ -113,7 +113,7 @@ class ArrowTable(_BinaryTable):
         try:
             with file.open() as source:
                 self._schema = self._read(source).schema
-        except (pa.ArrowException, OSError) as error:
+        except self.file.read_errors as error:
             raise _unreadable(file, "Arrow IPC", error) from error
         _check_names(self._schema, file)
 
@@ -137,7 +137,7 @@ class ArrowTable(_BinaryTable):
 
 def _unreadable(file: TableFile, form: str, error: Exception) -> UsageError:
     """Return the error for a file that cannot be opened, which often is no table at all: a pointer, a web page."""
-    with os_errors_as_usage(file.name), file.open() as source:
+    with os_errors_as_usage(file.name, is_local=file.is_local), file.open() as source:
         found = sniff(source.read(512))
     is_other = found != UNKNOWN and form.removesuffix(" IPC") not in found.name
     why = f"it is {found}" if is_other else str(error)

@@ -13,8 +13,9 @@ from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, Protocol, cast
 
-from tts_batch.dataset.web import RefusedError, WebError, download
-from tts_batch.errors import RowError
+from tts_batch.dataset.web import MAX_BYTES, RefusedError, WebError, download
+from tts_batch.errors import RowError, TTSBatchError
+from tts_batch.object_store import ObjectStore
 from tts_batch.records import Failure
 
 MAX_FETCH_S = 60.0  # with all tries
@@ -112,13 +113,27 @@ class Fetcher:
             target.seek(0)
             target.truncate()
             try:
-                self._download(url, target, deadline)
+                (self._download if url.lower().startswith("http") else download_object)(url, target, deadline)
                 target.flush()
                 return
             except WebError as error:
                 if wait_s is None or not error.transient or time.monotonic() + wait_s >= deadline:
                     raise
             time.sleep(wait_s)
+
+
+def download_object(url: str, target: BinaryIO, deadline: float) -> None:
+    """Write the object at `url` into `target`. Raises WebError; what may pass was tried again already."""
+    folder, _, name = url.rpartition("/")
+    try:
+        store = ObjectStore(folder)
+        if store.size(name) > MAX_BYTES:
+            raise RefusedError(f"it has more than {MAX_BYTES} bytes")
+        target.write(store.read(name))
+    except FileNotFoundError:
+        raise WebError("it does not exist") from None
+    except TTSBatchError as error:
+        raise WebError(str(error).rstrip(".")) from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import pyarrow as pa
 from tts_batch.dataset.cells import printable
 from tts_batch.dataset.near_files import near_file
 from tts_batch.errors import UsageError
+from tts_batch.object_store import check_url
 
 _BINARY_SUFFIXES = (".parquet", ".arrow")
 _TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt", ".lst", ".list")
@@ -51,6 +53,11 @@ class TableFile:
         return Path(self.path).absolute().parent if self.is_local else None
 
     @property
+    def folder_url(self) -> str | None:
+        """The URL of the folder of a remote table; None for a local one."""
+        return None if self.is_local else str(self.file_system.unstrip_protocol(self.path)).rpartition("/")[0]
+
+    @property
     def partitions(self) -> dict[str, str | None]:
         """The folders named key=value directly above the file, which are columns, as Hive and Spark write them.
 
@@ -80,6 +87,11 @@ class TableFile:
     def is_local(self) -> bool:
         return "file" in self.file_system.protocol
 
+    @property
+    def read_errors(self) -> tuple[type[Exception], ...]:
+        """What reading it as Arrow or Parquet may raise: drivers of remote file systems raise what their clients do."""
+        return (pa.ArrowException, OSError) if self.is_local else (Exception,)
+
     def open(self) -> BinaryIO:
         """Open the file's bytes, decompressed."""
         source = self.file_system.open(self.path, "rb")
@@ -90,12 +102,24 @@ class TableFile:
 
 
 @contextmanager
-def os_errors_as_usage(name: str) -> Iterator[None]:
+def os_errors_as_usage(name: str, *, is_local: bool = True) -> Iterator[None]:
     """Turn an error of the file system into a UsageError that names what cannot be read."""
     try:
         yield
+    except UsageError:
+        raise
     except OSError as error:
-        raise UsageError(f"{printable(name)} cannot be read: {error.strerror or error}.") from error
+        file = (
+            error.filename if isinstance(error.filename, str) and error.filename.rpartition("/")[2] not in name else ""
+        )
+        where = f" ({printable(file)})" if file else ""
+        raise UsageError(f"{printable(name)} cannot be read: {error.strerror or error}{where}.") from error
+    except Exception as error:  # drivers of remote file systems raise what their clients do
+        if is_local:
+            raise
+        raise UsageError(
+            f"{printable(name)} cannot be read: {type(error).__name__}: {printable(str(error))}"
+        ) from error
 
 
 def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
@@ -107,7 +131,9 @@ def find_tables(specs: tuple[str, ...]) -> list[TableFile]:
     """
     tables: dict[str, TableFile] = {}
     for spec in specs:
-        with os_errors_as_usage(spec):
+        if not spec.strip():
+            raise UsageError("The name of the table is empty: name a file or a folder, as in `synth table.csv`.")
+        with os_errors_as_usage(spec, is_local=":" not in spec):
             for table in _expand(spec):
                 tables.setdefault(table.path, table)
     if not tables:
@@ -128,6 +154,8 @@ def _expand(spec: str) -> list[TableFile]:
         root = path[: first.start()].rpartition("/")[0]
         found = sorted(file for file in file_system.glob(path) if file_system.isfile(file))
         found = [file for file in found if _suffixes(file)[0] in TABLE_SUFFIXES]
+    elif spec == "-" or ("file" in file_system.protocol and os.path.exists(path)):
+        raise UsageError(f"{printable(spec)} is no file: a table is read several times, so save it as one first.")
     else:
         near = near_file(path) if "file" in file_system.protocol else None
         hint = (
@@ -167,7 +195,7 @@ def _data_files(folder: PurePosixPath, file_system: Any) -> set[str] | None:
 
 def _file_system(spec: str) -> tuple[Any, str]:
     try:
-        file_system, path = fsspec.core.url_to_fs(spec)
+        file_system, path = fsspec.core.url_to_fs(check_url(spec))
     except (ImportError, ValueError) as error:
         raise UsageError(f"{printable(spec)} cannot be opened: {error}") from error
     return file_system, path

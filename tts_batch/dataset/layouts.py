@@ -48,6 +48,9 @@ _FIELD_NAME = re.compile(r"field([1-9]\d*)")
 _UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{5}")  # names are shorter
 _SENTENCE_END = (".", "!", "?", "…", ",", ";", ":", "。", "！", "？", "，", "、")
 _NUMBERS = re.compile(r"-?\d+( -?\d+)*")
+_LETTER = re.compile(r"[^\W\d_]")
+_ARPABET = re.compile(r"([A-Z]{1,2}[0-2]?|sp|sil|spn|pau)( ([A-Z]{1,2}[0-2]?|sp|sil|spn|pau))*")
+_MANY = 5  # rows, of which names of speakers come again
 _DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 
@@ -119,7 +122,15 @@ class FieldContent:
 
     @cached_property
     def is_phones(self) -> bool:
-        return all(value.startswith("{") and value.endswith("}") for value in self.values)
+        """Whether they are phonemes as ARPAbet has them, in braces or with a stress."""
+        return all(value.startswith("{") and value.endswith("}") for value in self.values) or (
+            all(map(_ARPABET.fullmatch, self.values)) and any(map(_DIGIT.search, self.values))
+        )
+
+    @cached_property
+    def is_varied(self) -> bool:
+        """Whether every row has another word, as names of speakers do not."""
+        return len(self.values) >= _MANY and len(set(self.values)) == len(self.values) and not self.has_digits
 
     @cached_property
     def repeats(self) -> bool:
@@ -150,7 +161,7 @@ def _fits(kind: str, field: FieldContent) -> bool:
         case "R":  # a speaker who speaks again
             return field.repeats and not field.is_audio and not field.is_sentence
         case "S":  # a speaker
-            return not (field.is_audio or field.is_language or field.is_sentence)
+            return not (field.is_audio or field.is_language or field.is_sentence or field.is_varied)
         case "L":
             return field.is_language
         case "P":
@@ -160,7 +171,7 @@ def _fits(kind: str, field: FieldContent) -> bool:
         case "T" | "N":  # text, and the same text as it is spoken
             return field.is_sentence and not field.is_phones
         case "t":  # text, or the words that are in its place
-            return not field.is_audio
+            return not (field.is_audio or field.is_phones or field.is_numbers)
         case _:
             return True
 
@@ -172,7 +183,9 @@ def _is_id_beside(field: FieldContent, word: FieldContent) -> bool:
 
 def is_sentence(value: str) -> bool:
     """Whether `value` can hardly be a name: it has three words, or ends as sentences do."""
-    has_words = len(value.split(maxsplit=2)) > 2 or _UNSPACED_SCRIPT.search(value) is not None
+    has_words = (len(value.split(maxsplit=2)) > 2 and _LETTER.search(value) is not None) or _UNSPACED_SCRIPT.search(
+        value
+    ) is not None
     return has_words or value.endswith(_SENTENCE_END)
 
 
@@ -184,10 +197,10 @@ def _is_language(value: str) -> bool:
 
 
 def _share_words(ones: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether half of the pairs of texts have a word in common, as two spellings of one sentence have."""
-    pairs = zip(ones, others, strict=True)
-    same = sum(not _words(one).isdisjoint(_words(other)) for one, other in pairs)
-    return same >= len(ones) / 2
+    """Whether half of the pairs have a third of their words in common, as two spellings of one sentence have."""
+    pairs = [(_words(one), _words(other)) for one, other in zip(ones, others, strict=True)]
+    same = sum(3 * len(one & other) >= max(min(len(one), len(other)), 1) for one, other in pairs)
+    return same >= len(pairs) / 2
 
 
 def _words(text: str) -> set[str]:

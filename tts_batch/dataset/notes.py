@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tts_batch.dataset.cells import printable
 from tts_batch.dataset.tables import TableForm
 
 _SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "the first space", ":": "the first colon"}
@@ -31,7 +32,9 @@ class ReadReport:
         if form.has_header is not None:
             parts.append("with a header" if form.has_header else "without a header")
         more = f" and {self.num_tables - 1} more" if self.num_tables > 1 else ""
-        columns = ", ".join(ours if ours == theirs else f"{ours} ← {theirs}" for ours, theirs in self.columns.items())
+        columns = ", ".join(
+            ours if ours == theirs else f"{ours} ← {printable(theirs)}" for ours, theirs in self.columns.items()
+        )
         return f"{self.table}{more}: {', '.join(parts)}; {columns}"
 
     def to_dict(self) -> dict[str, Any]:

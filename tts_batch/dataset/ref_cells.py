@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tts_batch.dataset.fetch import Fetcher
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
-_WEB = re.compile("https?:", re.IGNORECASE)
+_REMOTE = re.compile("(https?|s3a?|gcs|gs|hf)://", re.IGNORECASE)
 _NO_RATE = "ref_audio is samples without their rate: give (samples, rate in hertz)."
 _MAX_RATE_HZ = 1 << 31
 _MAX_PATH_CHARS = 4096  # of Linux: what is longer is no path, but most likely base64
@@ -36,11 +36,14 @@ class RefCells:
     """Reads the ref_audio cells of one table.
 
     Relative paths start at `folder`, the table's own (None for a remote table), and where nothing lies there, at
-    `root`. With a `root`, a path that leads outside of it is refused, through links too. URLs need a `fetcher`.
+    `root`. With a `root`, a path that leads outside of it is refused, through links too. URLs need a `fetcher`, and so
+    do relative paths in a table of an object store, which start at its `folder_url`.
     """
 
-    def __init__(self, folder: Path | None, root: Path | None, fetcher: Fetcher | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path | None, root: Path | None, fetcher: Fetcher | None = None, folder_url: str | None = None
+    ) -> None:
+        self._folder, self._folder_url = folder, None if root is not None else folder_url
         self._root = root.resolve() if root is not None else None
         self._fetcher = fetcher
         self._known_path = lru_cache(maxsize=1 << 14)(self._find_path)  # many rows share a voice
@@ -51,8 +54,16 @@ class RefCells:
             cell = cell[0]
         if isinstance(cell, Mapping) and _is_nothing(cell.get("bytes")) and cell.get("array") is None:
             cell = cell.get("path")
-        if self._fetcher is not None and isinstance(cell, str) and _WEB.match(url := cell.strip()):
+        if self._fetcher is not None and isinstance(cell, str) and (url := self._url(cell.strip())) is not None:
             self._fetcher.start(split_segment(url)[0])
+
+    def _url(self, text: str) -> str | None:
+        """Return the URL that a cell with a text means; None for a local path, or what is no path."""
+        if _REMOTE.match(text):
+            return text
+        if self._folder_url is None or not text or _SCHEME.match(text) or text.startswith(("/", "~")):
+            return None
+        return None if ".." in text.split("/") else f"{self._folder_url}/{text}"
 
     def parse(self, cell: Any) -> RefAudio | None:
         """Return the reference, or None for an empty cell. Raises RowError naming what is wrong with the cell."""
@@ -74,6 +85,9 @@ class RefCells:
         text = (parse_string(cell, "ref_audio", "ref_missing") or "").strip()
         if not text:
             return None
+        if self._fetcher is not None and (found := self._url(text)) is not None:
+            url, segment = split_segment(found)
+            return RefAudio(path=f"{self._fetcher.path(url)}{segment.fragment if segment else ''}", label=text)
         scheme = _SCHEME.match(text)
         if scheme is None:
             return self._from_path(text, label=text)
@@ -82,9 +96,6 @@ class RefCells:
                 return _from_data_uri(text)
             case "file":
                 return self._from_path(_path_of_file_uri(text), label=text)
-            case "http" | "https" if self._fetcher is not None:
-                url, segment = split_segment(text)
-                return RefAudio(path=f"{self._fetcher.path(url)}{segment.fragment if segment else ''}", label=text)
             case name if "://" in text:
                 raise RowError("url_refused", _refusal(name, text))
             case _:  # a colon in an ordinary file name
@@ -115,7 +126,8 @@ class RefCells:
         starts = [start for start in (self._folder, self._root) if start is not None]
         if not starts:
             raise RowError(
-                "ref_missing", f"ref_audio {quote(label)} is relative, but the table is remote: give --audio-root."
+                "ref_missing",
+                f"ref_audio {quote(label)} is relative, but the table is remote: give --allow-url, or --audio-root.",
             )
         candidates = [os.path.join(start, path) for start in starts]
         return next(filter(os.path.exists, candidates), candidates[0])
@@ -162,7 +174,7 @@ def cut(ref: RefAudio, segment: Segment) -> RefAudio:
 
 
 def _refusal(scheme: str, url: str) -> str:
-    hint = "give --allow-url to fetch it, or " if scheme in {"http", "https"} else ""
+    hint = "give --allow-url to fetch it, or " if _REMOTE.match(url) else ""
     return f"ref_audio {quote(url)} is a URL: {hint}download it and name the file."
 
 

@@ -122,7 +122,7 @@ class _RowReader:
         self._register = register
         self._notes = notes
         self._with_extras = with_extras
-        self._refs = RefCells(table.file.folder, config.audio_root, fetcher)
+        self._refs = RefCells(table.file.folder, config.audio_root, fetcher, table.file.folder_url)
         self._folder_values = table.file.partitions
         self._check_folders(table.columns)
         self._names = dict.fromkeys((*table.columns, *self._folder_values))

@@ -50,7 +50,7 @@ class TextFile:
 
     def __init__(self, file: TableFile, encoding: str | None = None) -> None:
         self.file = file
-        with os_errors_as_usage(file.name), file.open() as source:
+        with os_errors_as_usage(file.name, is_local=file.is_local), file.open() as source:
             head = source.read(_HEAD_BYTES)
         found = next(((codec, name) for mark, codec, name in _MARKS if head.startswith(mark)), None)
         self._codec, self.encoding = found or _checked(encoding or "UTF-8")
@@ -58,7 +58,9 @@ class TextFile:
         if not self._is_wide:
             _refuse_binary(head, file.name, self.encoding)
         start = head.decode(self._codec, "ignore")
-        self._line_end = "\r" if "\r" in start and "\n" not in start else "\n"  # as old spreadsheets for the Mac write
+        num_returns, num_newlines = start.count("\r"), start.count("\n")
+        # Old spreadsheets for the Mac end rows with "\r", and lines within a cell with "\n".
+        self._line_end = "\r" if num_returns - start.count("\r\n") > num_newlines else "\n"
 
     @contextmanager
     def open(self, newline: str = "") -> Iterator[io.TextIOWrapper]:
@@ -66,7 +68,7 @@ class TextFile:
         errors = "surrogatepass" if self._is_wide else "surrogateescape"
         try:
             with (
-                os_errors_as_usage(self.file.name),
+                os_errors_as_usage(self.file.name, is_local=self.file.is_local),
                 io.TextIOWrapper(self.file.open(), self._codec, errors, newline) as stream,
             ):
                 yield stream
@@ -76,7 +78,7 @@ class TextFile:
     def lines(self) -> Iterator[tuple[int, str]]:
         r"""Yield (number from 1, line without its end), skipping blank lines.
 
-        Only "\n" ends a line, or only "\r" in a file without any "\n".
+        Only "\n" ends a line, or only "\r" in a file that has more of those.
         """
         with self.open(newline=self._line_end) as stream:
             for number, raw in enumerate(self.limited(stream), start=1):

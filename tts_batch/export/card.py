@@ -29,7 +29,7 @@ def write_card(clips: FinishedClips, target: Target, loader_metadata: Mapping[st
         **loader_metadata,
     )
     body = _BODY.format(
-        title=target.folder.resolve().name,
+        title=target.title,
         clips=len(clips),
         rows=clips.num_rows,
         hours=clips.audio_s / 3600,

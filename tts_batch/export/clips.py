@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import stat
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +24,7 @@ from tts_batch.store.clips import SUFFIXES, clip_path
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run
 from tts_batch.store.schema import MANIFEST
+from tts_batch.store.storage import Sizes, Storage, storage_of
 
 _BATCH_ROWS = 2_000
 _SCANNED = [
@@ -46,6 +45,7 @@ class FinishedClip:
     row: Mapping[str, Any]  # its columns, as `exported_schema` has them
     path: Path
     num_bytes: int
+    storage: Storage  # that it is in
 
     @property
     def suffix(self) -> str:
@@ -55,7 +55,7 @@ class FinishedClip:
     def read(self) -> bytes:
         """Return the bytes of the file. Raises CannotContinueError when it has changed since the export began."""
         try:
-            data = self.path.read_bytes()
+            data = self.storage.read(f"{self.path.parent.name}/{self.path.name}")
         except FileNotFoundError:
             data = b""
         if len(data) != self.num_bytes:
@@ -125,20 +125,22 @@ class FinishedClips:
 
     def _read(self) -> Iterator[FinishedClip]:
         number = position = 0
+        storage = storage_of(self.run)
         for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=["audio", *self.schema.names]):
             for row in batch.to_pylist():
                 if self._chosen[number]:
                     path = self.run / row.pop("audio")
-                    yield FinishedClip(position, row, path, self.sizes[position])
+                    yield FinishedClip(position, row, path, self.sizes[position], storage)
                     position += 1
                 number += 1
 
     def _scan(self) -> array[int]:
         index = JournalIndex(self.run)
+        size_of = storage_of(self.run).sizes(len(index))
         sizes = array("Q")
         for batch in pq.ParquetFile(self._manifest).iter_batches(_BATCH_ROWS, columns=_SCANNED):
             for row in batch.to_pylist():
-                size = self._size_to_export(row, index)
+                size = self._size_to_export(row, index, size_of)
                 self._chosen.append(size is not None)
                 if size is not None:
                     sizes.append(size)
@@ -150,7 +152,7 @@ class FinishedClips:
             )
         return sizes
 
-    def _size_to_export(self, row: Mapping[str, Any], index: JournalIndex) -> int | None:
+    def _size_to_export(self, row: Mapping[str, Any], index: JournalIndex, size_of: Sizes) -> int | None:
         if row["status"] != "ok":
             self.left_out[row["reason"] or row["status"]] += 1
             return None
@@ -158,14 +160,12 @@ class FinishedClips:
         if path.suffix not in SUFFIXES or str(path) != clip_path(row["id"], path.suffix):
             self.left_out["changed"] += 1  # a manifest of others could name any file
             return None
-        try:
-            found = os.lstat(self.run / path)
-        except FileNotFoundError:
+        if (size := size_of(str(path))) is None:
             self.left_out["missing"] += 1
             return None
-        size = found.st_size
+        found = self.run / path
         # A folder without its journal cannot be compared with it.
-        if not stat.S_ISREG(found.st_mode) or (len(index) and size != index.clip_bytes(row)):
+        if found.is_symlink() or found.is_dir() or (len(index) and size != index.clip_bytes(row)):
             self.left_out["changed"] += 1
             return None
         return size

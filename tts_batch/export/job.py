@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tts_batch.export.clips import FinishedClips
 from tts_batch.export.target import ExportOptions, Target, clear, read_state
 from tts_batch.records import RefAudio
 from tts_batch.store.clips import SUFFIXES
-from tts_batch.store.lock import RunLock
+from tts_batch.store.storage import shown, storage_of, working_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ExportSummary:
         return ExitStatus.SOME_FAILED if self.left_out else ExitStatus.OK
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "out": str(self.out), "exit_status": int(self.exit_status)}
+        return {**asdict(self), "out": shown(self.out), "exit_status": int(self.exit_status)}
 
 
 def export_run(
@@ -80,11 +80,18 @@ def export_run(
     _check_options(name, options)
     if out.resolve().is_relative_to(run.resolve()):
         raise UsageError(f"{out} lies in the run folder {run}, which holds only the run: choose another --out.")
+    with working_folder(run, tables=True) as source, working_folder(out, journal=False) as target:
+        summary = _export(source, name, target, options, overwrite)
+        remarks = tuple(remark.replace(str(source), shown(run)) for remark in summary.remarks)
+        return replace(summary, out=out, remarks=remarks)
+
+
+def _export(run: Path, name: str, out: Path, options: ExportOptions, overwrite: bool) -> ExportSummary:
     clips = FinishedClips(run)
     _check_clips(name, clips, options)
     facts = {"format": name, "clips": clips.digest, "options": _output_options(name, options)}
     try:
-        with RunLock(out):
+        with storage_of(out).lock():
             if overwrite:
                 _clear(out)
             target = Target(out, facts, options, FORMATS[name].clip_suffixes)

@@ -70,7 +70,7 @@ def write_webdataset(clips: FinishedClips, target: Target) -> list[str]:
     clip's number, of nine digits, over all shards, since an id may have a dot or a slash. The id is in the JSON.
     """
     shards = [
-        {"file": name, "samples": count, "bytes": (target.folder / name).stat().st_size}
+        {"file": name, "samples": count, "bytes": target.size(name)}
         for name, count in _write_shards(clips, target, "shard-{0:06d}.tar", _write_tar)
     ]
     with target.write(INDEX) as file:

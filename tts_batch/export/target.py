@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import Any, BinaryIO
 import soundfile
 
 from tts_batch.errors import UsageError
-from tts_batch.export.clips import FinishedClip, changed_error, map_ahead
+from tts_batch.export.clips import FinishedClip, map_ahead
 from tts_batch.store.clips import encode_wav
 from tts_batch.store.journal import sync_folder
+from tts_batch.store.storage import storage_of
 
 STATE = ".tts-batch-export.json"
 """Describes the export in a folder. Hidden, so that no loader reads it as data."""
@@ -53,9 +53,14 @@ class Target:
         self.folder, self.options, self._clip_suffixes = folder, options, clip_suffixes
         self._facts = dict(facts)
         self._made: set[Path] = set()  # folders known to exist
+        self._storage = storage_of(folder)
         before = read_state(folder)
         if before is None:
-            _reject_foreign_files(folder, (path.name for path in _visible(folder)))
+            _reject_foreign_files(folder, iter(self._storage.visible()))
+        self._size_before = self._storage.sizes(all_files=True)
+        self._written: dict[str, int] = {}  # size of each file that `write` has written
+        if options.hard_link and self._storage.is_remote:
+            raise UsageError("--hard-link needs a folder on the file system of the run: leave it out.")
         differing = [name for name, value in self._facts.items() if before and before.get(name) != value]
         if differing:
             raise UsageError(
@@ -64,9 +69,18 @@ class Target:
             )
         self._write_state(complete=False)
 
+    @property
+    def title(self) -> str:
+        """The name of the folder, or the last part of its URL."""
+        return Path(self._storage.shown).name if self._storage.is_remote else self.folder.resolve().name
+
     def has(self, name: str) -> bool:
         """Say whether a file exists, and so is complete."""
-        return (self.folder / name).exists()
+        return self.size(name) is not None
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None when it does not exist."""
+        return self._written.get(name) or self._size_before(name)
 
     @contextmanager
     def write(self, name: str) -> Iterator[BinaryIO]:
@@ -77,7 +91,9 @@ class Target:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            self._written[name] = file.tell()
         sync_folder(path.parent)
+        self._storage.publish(path, keep=False)
 
     def put_all(
         self, clips: Iterable[FinishedClip], stem_of: Callable[[FinishedClip], str]
@@ -90,22 +106,17 @@ class Target:
         unchanged = clip.suffix in self._clip_suffixes
         name = stem + (clip.suffix if unchanged else ".wav")
         path = self.folder / name
-        if path.exists() and (path.stat().st_size == clip.num_bytes or not unchanged):
+        size = self._size_before(name)
+        if size is not None and (size == clip.num_bytes or not unchanged):
             return name
         self._make_folder(path.parent)
         if unchanged and self.options.hard_link:
             _link(clip.path, path)
             return name
-        try:
-            with _atomic(path) as temporary:
-                if unchanged:
-                    shutil.copyfile(clip.path, temporary)
-                else:
-                    temporary.write_bytes(_as_wav(clip))
-                if clip.path.stat().st_size != clip.num_bytes:
-                    raise changed_error(clip.path)
-        except FileNotFoundError:
-            raise changed_error(clip.path) from None
+        content = clip.read() if unchanged else _as_wav(clip)
+        with _atomic(path) as temporary:
+            temporary.write_bytes(content)
+        self._storage.publish(path, keep=False)
         return name
 
     def finish(self, **figures: Any) -> None:
@@ -129,7 +140,7 @@ class Target:
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the description of the export in a folder; None when there is none that can be read."""
     try:
-        state = json.loads((folder / STATE).read_bytes())
+        state = json.loads(storage_of(folder).read(STATE))
     except (FileNotFoundError, ValueError):
         return None
     return state if isinstance(state, dict) else None
@@ -140,6 +151,13 @@ def clear(folder: Path, file_pattern: re.Pattern[str]) -> None:
 
     Raises UsageError, and removes nothing, when the folder holds a file that no export wrote.
     """
+    storage = storage_of(folder)
+    if storage.is_remote:
+        names = storage.visible()
+        _reject_foreign_files(folder, (name for name in names if not file_pattern.fullmatch(name)))
+        storage.remove(names)
+        storage.remove([STATE])
+        return
     _reject_foreign_files(folder, (name for name, path in _walk(folder) if not _is_ours(name, path, file_pattern)))
     for _, path in _walk(folder):
         path.rmdir() if _is_folder(path) else path.unlink()

@@ -236,6 +236,7 @@ class OpenEngine:
     labels: EngineLabels
     deadlines: Deadlines
     max_clip_processes: int
+    task: Task | None = None  # of the checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,11 @@ class Channel(Generic[Sends, Receives]):
     maps it, so that they are copied once and belong to the receiver.
     """
 
-    def __init__(self, peer: socket.socket, receives: tuple[type[Receives], ...]) -> None:
-        """`receives`: the types of message that this end accepts."""
+    def __init__(
+        self, peer: socket.socket, receives: tuple[type[Receives], ...], *, shares_memory: bool = True
+    ) -> None:
+        """`receives`: the types of message that this end accepts. Over a network no memory can be shared."""
+        self._shares_memory = shares_memory
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             peer.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         peer.settimeout(SEND_TIMEOUT_S)
@@ -66,7 +69,8 @@ class Channel(Generic[Sends, Receives]):
             raise TransportError(f"A message of {len(body)} bytes is over the limit of {MAX_BODY_BYTES}.")
         sizes = b"".join(_SIZE.pack(buffer.nbytes) for buffer in buffers)
         total_bytes = sum(buffer.nbytes for buffer in buffers)
-        if total_bytes < SHARED_BYTES or not self._send_shared(sizes, body, buffers, total_bytes):
+        is_small = total_bytes < SHARED_BYTES or not self._shares_memory
+        if is_small or not self._send_shared(sizes, body, buffers, total_bytes):
             with self._sending:
                 self._socket.sendall(b"".join([_HEADER.pack(len(body), len(buffers), 0), sizes, body, *buffers]))
 

@@ -20,7 +20,7 @@ SEMANTICS = 1  # raise it when the audio of a request changes: sampling, noise, 
 _SILENT_SETTINGS = {
     *("data", "map", "encoding", "limit", "shard", "strict", "audio_root", "allow_url", "out", "keep_failed_audio"),
     *("attempts", "retry_changes_seed", "takes", "row_time_limit", "redo", "overwrite", "allow_mixed", "progress"),
-    *("extend", "prune"),
+    *("extend", "prune", "skip_existing", "ray_address"),
     *("device", "gpus", "launcher", "profile", "placement", "max_num_seqs", "cuda_graph", "stall_timeout"),
     *("model", "model_revision"),  # identified by its weights, not by its path
 }

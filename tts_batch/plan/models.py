@@ -17,8 +17,10 @@ from tts_batch.config import JobConfig
 from tts_batch.engine.request import SamplingParams
 from tts_batch.errors import CannotContinueError, UsageError
 from tts_batch.model.checkpoint import OFFICIAL, Checkpoint, CheckpointError, resolve_checkpoint
+from tts_batch.object_store import is_url
 from tts_batch.plan.budget import TINY_FRAMES_PER_TOKEN
 from tts_batch.plan.checks import task_of
+from tts_batch.plan.fetch_model import fetch_model
 from tts_batch.plan.fingerprint import RowFingerprints, weights_identity
 from tts_batch.records import Row
 
@@ -91,6 +93,8 @@ def find_checkpoint(model: str, revision: str | None = None, task: Task = "custo
     """
     try:
         if model not in TINY_MODELS:
+            if is_url(model):
+                return replace(resolve_checkpoint(str(fetch_model(model))), name=model)
             return resolve_checkpoint(model, revision)
         from tts_batch.model.tiny import build_tiny
 
@@ -151,12 +155,8 @@ class Models:
 
 def _sampling(config: JobConfig, generation: Mapping[str, Any]) -> SamplingParams:
     """Return the sampling of a generation_config.json, with the options of the command line over it."""
-    sampling = SamplingParams(**generation)
-    given = {
-        field.name: value
-        for field in fields(SamplingParams)
-        if (value := getattr(config, field.name, None)) is not None
-    }
+    names = {field.name for field in fields(SamplingParams)}
+    given = config.model_dump(include=names, exclude_none=True)
     if config.greedy:
         given |= {"do_sample": False, "subtalker_dosample": False}
-    return replace(sampling, **given)
+    return replace(SamplingParams(**generation), **given)

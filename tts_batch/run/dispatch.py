@@ -88,15 +88,18 @@ class Dispatch:
         self._ahead.extend(rows := [*islice(self._source, count)])
         return len(rows) == count
 
-    def reclaim(self, assigned: AssignedRows) -> RowRequest | None:
-        """Take back the rows of a dead worker; return the poison row that killed it, if that is clear."""
+    def reclaim(self, assigned: AssignedRows, *, blame: bool = True) -> RowRequest | None:
+        """Take back the rows of a dead worker; return the poison row that killed it, if that is clear.
+
+        Without `blame` it was no row: its machine was lost.
+        """
         in_flight = list(assigned.in_flight.values())
         waiting = list(assigned.queued.values())
         assigned.in_flight.clear()
         assigned.queued.clear()
-        self.deaths.update(row.id for row in in_flight)
+        self.deaths.update(row.id for row in in_flight if blame)
         poison = None
-        if len(in_flight) == 1:
+        if len(in_flight) == 1 and blame:
             self.deaths_alone[in_flight[0].id] += 1
             if self.deaths_alone[in_flight[0].id] >= DEATHS_ALONE:
                 poison = in_flight.pop()

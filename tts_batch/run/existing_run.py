@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,13 +18,14 @@ from tts_batch.run.other_rows import OtherRows
 from tts_batch.run.resume import resume
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.journal import Outcome
-from tts_batch.store.lock import FolderInUseError, RunLock, live_locks
+from tts_batch.store.lock import FolderInUseError
 from tts_batch.store.manifest import write_manifests
 from tts_batch.store.run_json import add_to_history, describe_run, now, read_existing_run, read_run, write_run
 from tts_batch.store.status import JobSummary, summarise
+from tts_batch.store.storage import storage_of, working_folder
 
 LAST_SHARD_S = 30.0  # for another shard that ends at this moment
-_ONCE = ("overwrite", "redo", "shard")
+_ONCE = ("overwrite", "redo", "shard", "skip_existing")
 """Options of one run that the next does not repeat."""
 
 
@@ -32,7 +34,8 @@ def load_job(out: Path, **changes: Any) -> JobConfig:
 
     Raises UsageError when `out` is not a run folder.
     """
-    run = read_existing_run(out)
+    with working_folder(out, journal=False) as folder:
+        run = read_existing_run(folder)
     options = {name: value for name, value in run["config"].items() if name not in _ONCE}
     there = Path(run["working_folder"])
     options |= {"out": out, "data": [_from(there, path) for path in options["data"]]}
@@ -73,23 +76,26 @@ def finish_run(out: Path) -> JobSummary:
     Raises UsageError when `out` is not a run folder, or in use, or its table or model says other things than it did.
     """
     config = load_job(out)
-    with RunLock(out):
+    with working_folder(out, tables=config.extend) as folder, storage_of(folder).lock():
+        config = config.model_copy(update={"out": folder})
         others = OtherRows(config)
         plan = make_plan(config, watch=others.watch)
-        return _compact(config, plan, others)
+        return replace(_compact(config, plan, others), out=out)
 
 
 def compact_if_last(config: JobConfig, plan: Plan, others: OtherRows) -> None:
     """Write the manifest when every shard has ended and no row is left. The caller's own lock is released."""
     deadline = time.monotonic() + LAST_SHARD_S
+    storage = storage_of(config.out)
     while time.monotonic() < deadline:
-        if any("-of-" in lock.name for lock in live_locks(config.out)):
+        if any("-of-" in lock for lock in storage.live_locks()):
             return  # a shard is still at work, and will come here itself
+        storage.refresh()
         index = JournalIndex(config.out)
         if index.ok + index.failed < plan.num_planned:
             return
         try:
-            with RunLock(config.out):
+            with storage.lock():
                 _compact(config.model_copy(update={"shard": None}), plan, others)
                 return
         except FolderInUseError:  # another shard ended at this moment, and compacts

@@ -6,20 +6,23 @@ import errno
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tts_batch.config import JobConfig
 from tts_batch.dataset.files import find_tables
 from tts_batch.errors import CannotContinueError, Reason, UsageError
 from tts_batch.ipc.messages import RowRequest
+from tts_batch.object_store import StoreError
 from tts_batch.plan.planner import GroupTotals, Plan, PlannedRow, iter_planned, make_plan
 from tts_batch.plan.shards import Shard
 from tts_batch.records import Failure
 from tts_batch.run.devices import Device, find_devices
 from tts_batch.run.dispatch import Dispatch
+from tts_batch.run.earlier_run import EarlierRun
 from tts_batch.run.existing_run import compact_if_last, find_lines
 from tts_batch.run.other_rows import OtherRows
 from tts_batch.run.plan_spool import PlanSpool
@@ -31,13 +34,17 @@ from tts_batch.run.row_requests import open_engine_message, row_request
 from tts_batch.run.signals import Interrupted, SecondInterrupt, StoppedEarlyError, StopSignals
 from tts_batch.store.clips import check_format
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.journal import Outcome, SegmentWriter, next_run, segment_path
+from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter, next_run, segment_path
 from tts_batch.store.lock import RunLock
 from tts_batch.store.manifest import Totals, count_rows, write_manifests
 from tts_batch.store.run_json import add_to_history, describe_run, now, read_run, write_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
+from tts_batch.store.storage import Storage, shown, storage_of, url_of, working_folder
 from tts_batch.worker.finish import poison_outcome
+
+if TYPE_CHECKING:
+    from tts_batch.run.ray_launcher import RayLauncher
 
 __all__ = ["JobSummary", "Limits", "read_status", "run_job"]
 
@@ -59,14 +66,23 @@ def run_job(
     Raises UsageError, CannotContinueError and StoppedEarlyError with a sentence for the user, KeyboardInterrupt after a
     second signal. What is done stays done in every case, and no process is left behind.
     """
+    if (url_of(config.out) or "").startswith("memory:"):
+        raise UsageError("memory:// belongs to one process, and a run has several: use another --out.")
+    with working_folder(config.out, tables=config.extend) as folder:
+        summary = _run_in(config.model_copy(update={"out": folder}), limits, retry, stop or StopSignals())
+    return replace(summary, out=config.out)
+
+
+def _run_in(config: JobConfig, limits: Limits | None, retry: Collection[Reason], stop: StopSignals) -> JobSummary:
     shard = _check_usage(config)
-    devices = _chosen_devices(config)
-    stop = stop or StopSignals()
+    storage = storage_of(config.out)
+    launcher = _open_launcher(config, storage)  # before signals are ours: Ray takes SIGTERM when it connects
     new_folders = [folder for folder in (config.out, *config.out.parents) if not folder.exists()]
     try:
+        devices = launcher.devices if launcher else _chosen_devices(config)
         with stop:
-            with RunLock(config.out, shard) as lock:
-                job = _Job(config, limits or Limits(), stop, lock, shard, devices)
+            with storage.lock(shard) as lock:
+                job = _Job(config, limits or Limits(), stop, lock, shard, devices, launcher)
                 with closing(job):
                     summary = job.run(retry)
             if not shard.is_whole:
@@ -83,14 +99,16 @@ def run_job(
             ) from None
         raise
     finally:
+        if launcher is not None:
+            launcher.close()
         with suppress(OSError):
             for folder in new_folders:
                 folder.rmdir()  # only when nothing came of it
 
 
 def _check_usage(config: JobConfig) -> Shard:
-    if config.launcher != "local":
-        raise UsageError("--launcher ray is not in this version: leave it out.")
+    if config.launcher == "ray" and config.gpus is not None:
+        raise UsageError("--gpus picks among the GPUs of this machine, and Ray places workers itself: leave it out.")
     if config.overwrite and (config.redo or config.shard):
         raise UsageError("--overwrite makes every row again, of every shard: use it without --redo and --shard.")
     if config.extend and config.prune:
@@ -104,6 +122,16 @@ def _check_usage(config: JobConfig) -> Shard:
                 f"`tts-batch retry {config.out}` makes the failed rows again."
             )
     return Shard.parse(config.shard)
+
+
+def _open_launcher(config: JobConfig, storage: Storage) -> RayLauncher | None:
+    """Return what starts the workers elsewhere; None: they are started on this machine."""
+    if config.launcher == "local":
+        return None
+    from tts_batch.run.ray_launcher import open_launcher
+
+    url = storage.shown if storage.is_remote else None
+    return open_launcher(config.ray_address, config.device, config.placement, url)
 
 
 def _chosen_devices(config: JobConfig) -> list[Device] | None:
@@ -125,16 +153,16 @@ class _Job:
 
     def __init__(
         self, config: JobConfig, limits: Limits, stop: StopSignals, lock: RunLock, shard: Shard,
-        devices: list[Device] | None,
+        devices: list[Device] | None, launcher: RayLauncher | None,
     ) -> None:  # fmt: skip
         self._config, self._limits, self._stop, self._lock, self._shard = config, limits, stop, lock, shard
-        self._devices = devices
+        self._devices, self._launcher = devices, launcher
         self._out = config.out.resolve()
         self._journal = self._out / "journal"
         self._started, self._started_at = time.monotonic(), now()
         self._ready: float | None = None  # when the first model was loaded
         self._made, self._made_audio_s = 0, 0.0
-        self._own_segment: SegmentWriter | None = None
+        self._own_segment: SegmentWriter | PartWriter | None = None
         self._plan_spool: PlanSpool | None = None
         self._pool: Pool | None = None
 
@@ -157,7 +185,9 @@ class _Job:
             self._before = self._resume()
         self._describe("running")
         self._stop.gentle = True
-        self._spool = ReferenceSpool(self._journal / f"{self._shard.name}references")
+        self._spool = ReferenceSpool(
+            self._journal / f"{self._shard.name}references", storage_of(self._out) if self._launcher else None
+        )
         with Progress(config.progress, plan.num_mine) as self._progress:
             for report in plan.tables:
                 self.info(f"read: {report}")
@@ -167,6 +197,8 @@ class _Job:
                 self.info(f"{count} rows are made again.")
             if pruned:
                 self.info(f"The clips of {pruned} rows that are not in the table were removed.")
+            if config.skip_existing is not None:
+                self._copy_earlier(config.skip_existing)
             self._progress.keep(plan.num_mine - sum(group.num_mine for group in plan.groups), failed=True)
             if (totals := self._sum_up_if_done()) is not None:
                 return self._finish("finished", totals)
@@ -174,10 +206,26 @@ class _Job:
                 for group in plan.groups:
                     self._make(group)
             except CannotContinueError:
-                with suppress(OSError):  # a full disk has no room for a manifest either
+                with suppress(OSError, StoreError):  # what could not take clips does not take a manifest either
                     self._finish("failed")
                 raise
         return self._finish("stopped" if self._stop.requested else "finished")
+
+    def _copy_earlier(self, run: Path) -> None:
+        """Copy the clips of rows that are still to be made from an earlier run."""
+        before = self._before
+        segment = segment_path(self._journal, f"{self._shard.name}parent", before.run_number, 1, 1)
+        with closing(EarlierRun(self._config, run, segment)) as earlier:
+            for planned in self._planned():
+                if self._stop.requested:
+                    break
+                is_todo = planned.model_group and before.index.standing(planned, mixed=before.mixed) == "todo"
+                if is_todo and before.index.reopened(planned, mixed=before.mixed) is None:
+                    before.index.forget_clip(planned.row.id)
+                    earlier.take(planned)
+            earlier.flush()
+        self.info(f"{earlier.num_copied} clips are copied from {shown(run)}.")
+        self._before = self._resume()
 
     def close(self) -> None:
         if self._pool is not None:
@@ -227,7 +275,7 @@ class _Job:
         opening = partial(open_engine_message, self._config, group, len(devices), answer_limits)
         names = self._journal, self._shard.name, self._before.run_number
         self._close_pool()  # its devices are free again
-        self._pool = Pool(*names, devices, opening, self, self._limits)
+        self._pool = Pool(*names, devices, opening, self, self._limits, self._launcher)
         self._pool.run(Dispatch(chain([first], rows)), lambda: self._left, self._stop)
 
     def _close_pool(self) -> None:
@@ -271,11 +319,12 @@ class _Job:
         return chain(rows, self.others.kept(self._out, self.plan.num_rows))
 
     @property
-    def _segment(self) -> SegmentWriter:
+    def _segment(self) -> SegmentWriter | PartWriter:
         """The segment of what the parent itself records of rows."""
         if self._own_segment is None:
             number = next_run(self._journal)
-            self._own_segment = SegmentWriter(segment_path(self._journal, f"{self._shard.name}parent", number, 1))
+            name = segment_path(self._journal, f"{self._shard.name}parent", number, 1)
+            self._own_segment = storage_of(self._out).open_segment(name)
         return self._own_segment
 
     # Listener

@@ -16,11 +16,12 @@ from tts_batch.plan.rows import PlannedRow
 from tts_batch.plan.shards import Shard
 from tts_batch.records import RefAudio, Row
 from tts_batch.run.resume import reopen
-from tts_batch.store.clips import remove_clip
+from tts_batch.store.clips import clip_files
 from tts_batch.store.index import JournalIndex, hash_id
-from tts_batch.store.journal import Outcome, SegmentWriter
+from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter
 from tts_batch.store.run_json import read_run
 from tts_batch.store.schema import MANIFEST, SCHEMA
+from tts_batch.store.storage import storage_of
 
 _BATCH_ROWS = 2_000
 _SAME_NAME = (
@@ -49,12 +50,12 @@ class OtherRows:
             raise UsageError(self._refusal(index.out, first, 1 + sum(1 for _ in others)))
         self._check_manifest(index)
 
-    def prune(self, index: JournalIndex, shard: Shard, segment: Callable[[], SegmentWriter]) -> int:
+    def prune(self, index: JournalIndex, shard: Shard, segment: Callable[[], SegmentWriter | PartWriter]) -> int:
         """Remove the clips of other rows with --prune, and return how many they were."""
         lines = list(index.clips_beside(self._ids)) if self._config.prune else []
         mine = [line for line in lines if shard.holds(line.id)]
         for line in mine:
-            remove_clip(index.out, line.id)
+            storage_of(index.out).remove(clip_files(line.id))
         return reopen(iter(mine), segment()) if mine else 0
 
     def kept(self, out: Path, first_index: int) -> Iterator[PlannedRow]:

@@ -29,9 +29,14 @@ from tts_batch.ipc.transport import TransportError
 from tts_batch.records import Failure
 from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, find_room
+from tts_batch.run.launchers import Launcher, LocalLauncher
 from tts_batch.run.signals import StopSignals
 from tts_batch.run.worker_process import WorkerProcess
 from tts_batch.store.journal import next_start, read_outcomes, segments_of
+from tts_batch.store.storage import storage_of
+
+LOOK_FOR_ROOM_S = 2.0
+"""How often a launcher whose room changes is asked for it."""
 
 LOOKAHEAD = 2_048
 """Rows sent to a worker before its engine begins them, at most: as many as a profile decodes together."""
@@ -81,11 +86,15 @@ class Pool:
         opening: Callable[[Device, SegmentNames], OpenEngine],
         listener: Listener,
         limits: Limits,
+        launcher: Launcher | None = None,
     ) -> None:
         """`opening` returns the first message to a worker, by its device and what names its segments."""
-        self._workers = [
-            WorkerProcess(journal, f"{shard_name}w{number}", device) for number, device in enumerate(devices)
-        ]
+        self._launcher: Launcher = launcher or LocalLauncher()
+        self._shard_name, self._device = shard_name, devices[0]
+        self._workers: list[WorkerProcess] = []
+        for device in devices:
+            self._add_worker(journal, device)
+        self._looked_for_room_s = 0.0
         self._journal, self._run_number = journal, run
         self._opening = opening
         self._listener, self._limits = listener, limits
@@ -105,6 +114,7 @@ class Pool:
             for worker in self._workers:
                 self._start(worker)
             while self._is_running():
+                self._use_new_room()
                 has_more = self._feed() or self._read_ahead()
                 self._watch(0.0 if has_more else 0.5)
             if not dispatch.exhausted and self._stopping_since is None:
@@ -154,6 +164,27 @@ class Pool:
             self._start(worker)
         return worker is not None
 
+    def _add_worker(self, journal: Path, device: Device) -> WorkerProcess:
+        name = f"{self._shard_name}w{len(self._workers)}"
+        self._workers.append(WorkerProcess(journal, name, device, self._launcher))
+        return self._workers[-1]
+
+    @property
+    def _num_free(self) -> int:
+        """How many more workers there is room for, where the launcher's room changes."""
+        return (self._launcher.num_slots or 0) - sum(worker.process is not None for worker in self._workers)
+
+    def _use_new_room(self) -> None:
+        """Start workers on machines that have joined, or are back."""
+        now_s = time.monotonic()
+        if now_s - self._looked_for_room_s < LOOK_FOR_ROOM_S or self._stopping_since is not None:
+            return
+        self._looked_for_room_s = now_s
+        room = min(self._num_free, self._rows_left() + self._dispatch.waiting)
+        for _ in range(room):
+            ended = (worker for worker in self._workers if worker.process is None and not worker.is_abandoned)
+            self._start(next(ended, None) or self._add_worker(self._journal, self._device))
+
     def _start(self, worker: WorkerProcess) -> None:
         start = next_start(self._journal, worker.name, self._run_number)
         names = SegmentNames(self._journal, worker.name, self._run_number, start)
@@ -166,7 +197,12 @@ class Pool:
         for worker in self._workers:
             # A first worker gets rows while its engine opens, so that it begins at once; a restarted one, whose rows
             # another could make meanwhile, does not.
-            if worker.process is None or worker.has_all_rows or not (worker.is_ready or worker.starts == 1):
+            may_wait = self._launcher.num_slots is not None  # until a machine is free
+            if may_wait and not worker.is_ready and worker.process is not None and self._dispatch.exhausted:
+                worker.has_all_rows = True
+                worker.kill("nothing is left for it")
+            early = worker.starts == 1 and not may_wait
+            if worker.process is None or worker.has_all_rows or not (worker.is_ready or early):
                 continue
             room, was_idle = self._room_in(worker), not len(worker.assigned)
             rows: list[RowRequest] = []
@@ -219,7 +255,7 @@ class Pool:
                 worker.is_closing = True
             case WorkerFailed(error, disk_full):
                 if disk_full:
-                    raise CannotContinueError(f"{error} Make room; the same command resumes.")
+                    raise CannotContinueError(f"{error.rstrip('.')}; the same command resumes.")
                 worker.cause = error
 
     def _end(self, worker: WorkerProcess, ended: Ended) -> None:
@@ -235,6 +271,7 @@ class Pool:
         how = worker.reap()
         if len(worker.assigned):
             names = worker.segments
+            storage_of(names.journal.parent).refresh(f"{names.worker}/")
             for segment in segments_of(names.journal, names.worker, names.run, names.start):
                 self._end(worker, ended_rows(read_outcomes(segment)))
         if self._stopping_since is not None or (worker.has_all_rows and not len(worker.assigned)):
@@ -242,10 +279,10 @@ class Pool:
         self._last_death = how
         if worker.cannot_start:
             raise CannotContinueError(f"The engine cannot start: {how}.")
-        worker.consecutive_deaths += 1
-        for row_id in worker.assigned.in_flight:
+        worker.consecutive_deaths += not worker.lost
+        for row_id in () if worker.lost else worker.assigned.in_flight:
             self._deaths.setdefault(row_id, []).append(Failure(_reason(worker), f"{how}."))
-        poison_row = self._dispatch.reclaim(worker.assigned)
+        poison_row = self._dispatch.reclaim(worker.assigned, blame=not worker.lost)
         if poison_row is not None:
             worker.consecutive_deaths = 0
             worker.consecutive_poison_rows += 1
@@ -261,7 +298,7 @@ class Pool:
             or worker.is_stuck
         )
         self._listener.warn(f"{how}; {'not restarting it' if worker.is_abandoned else 'reassigning its rows'}.")
-        if not worker.is_abandoned:
+        if not worker.is_abandoned and (self._launcher.num_slots is None or self._num_free > 0):
             self._start(worker)
 
     def _stop(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from tts_batch.dataset.audio import load_reference
 from tts_batch.engine.request import Reference
 from tts_batch.records import RefAudio
+from tts_batch.store.storage import Storage
 from tts_batch.worker.references import load_spooled
 
 MAX_SPOOLED = 256
@@ -23,8 +24,11 @@ class ReferenceSpool:
     A file stays while a row that needs it is under way, and then until 256 newer ones have come.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, elsewhere: Storage | None = None) -> None:
+        """`elsewhere`: workers are on other machines, and read the files where the run folder is."""
         self._folder = folder
+        self._url = f"{elsewhere.shown}/journal/{folder.name}" if elsewhere and elsewhere.is_remote else None
+        self._storage = elsewhere
         self.remove()  # files of a run that was killed: if the machine went with it, they may be empty
         folder.mkdir(parents=True, exist_ok=True)
         self._keys: dict[str, str] = {}  # row id → key, of rows under way that need a file
@@ -44,11 +48,17 @@ class ReferenceSpool:
                 with temporary.open("wb") as target:
                     np.save(target, np.asarray(recording.array), allow_pickle=False)
             temporary.rename(file)
+            if self._storage is not None:
+                self._storage.publish(file)
         self._keys[row_id] = key
         self._users[key] += 1
         self._idle.pop(key, None)
         rate_hz = None if recording.data is not None else recording.sampling_rate_hz
-        return Reference(key, partial(load_spooled, str(file), rate_hz, recording.label), text)
+        return Reference(
+            key,
+            partial(load_spooled, f"{self._url}/{file.name}" if self._url else str(file), rate_hz, recording.label),
+            text,
+        )
 
     def release(self, row_id: str) -> None:
         """A row has ended, with or without a reference."""

@@ -15,11 +15,12 @@ from tts_batch.errors import UsageError
 from tts_batch.plan.fingerprint import differing_keys
 from tts_batch.plan.shards import Shard
 from tts_batch.store import journal
-from tts_batch.store.clips import remove_clip
+from tts_batch.store.clips import clip_files
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.journal import Outcome, SegmentWriter
+from tts_batch.store.journal import Outcome, PartWriter, SegmentWriter
 from tts_batch.store.run_json import read_run
 from tts_batch.store.schema import FAILURES, MANIFEST
+from tts_batch.store.storage import storage_of
 
 _BATCH_ROWS = 1_000
 _TABLE = re.compile(r"rows-[0-9a-f]{12}(\.\d+\.tmp|\.parquet)")  # rows from Python
@@ -43,6 +44,7 @@ def resume(
     Raises UsageError when it was made with other settings and `allow_mixed` is not given, and when a `journal` is
     there that no run wrote.
     """
+    storage_of(out).refresh()
     _check_folder(out)
     if overwrite:
         _clear(out)
@@ -67,24 +69,25 @@ def _check_folder(out: Path) -> None:
             raise UsageError(f"{out} has a folder `journal` that no run wrote ({path.name}, …): choose another --out.")
     if (out / "journal").exists():
         return
-    for path in sorted(out.iterdir()):
-        if not (path.name.startswith(".") or "run.lock" in path.name or _TABLE.fullmatch(path.name)):
+    for name in storage_of(out).visible():
+        if not ("run.lock" in name or _TABLE.fullmatch(name)):
             raise UsageError(
-                f"{out} holds files that no run wrote ({path.name}, …) and no run.json: choose a new or an empty "
+                f"{out} holds files that no run wrote ({name}, …) and no run.json: choose a new or an empty "
                 f"folder, {out / 'clips'} for example."
             )
 
 
 def _clear(out: Path) -> None:
     """Remove what earlier runs made, and nothing else."""
-    for segment in journal.list_segments(out / "journal"):
-        for outcome in journal.read_outcomes(segment):
-            remove_clip(out, outcome.id)
-    for kept in out.glob("quarantine/[0-9a-f][0-9a-f]/*.wav"):
-        kept.unlink()
+    storage = storage_of(out)
+    segments = journal.list_segments(out / "journal")
+    for segment in segments:
+        ids = {outcome.id for outcome in journal.read_outcomes(segment)}
+        storage.remove(name for row_id in ids for name in clip_files(row_id))
+    storage.remove(storage.quarantined())
+    storage.remove(segment.relative_to(out).as_posix() for segment in segments)
     shutil.rmtree(out / "journal", ignore_errors=True)
-    for name in (MANIFEST, FAILURES, "run.json"):
-        (out / name).unlink(missing_ok=True)
+    storage.remove([MANIFEST, FAILURES, "run.json"])
 
 
 def _check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mixed: bool) -> bool:
@@ -115,7 +118,7 @@ def _value_in_words(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if not isinstance(value, bool) else "on" if value else "off"
 
 
-def reopen(lines: Iterator[Outcome], segment: SegmentWriter) -> int:
+def reopen(lines: Iterator[Outcome], segment: SegmentWriter | PartWriter) -> int:
     """Write that the rows of these lines are pending again, in this run or a later one; return how many they are."""
     count = 0
     while batch := [line.reopened() for line in islice(lines, _BATCH_ROWS)]:

@@ -69,6 +69,7 @@ def open_engine_message(
         labels=EngineLabels(model.name, model.revision, config.engine),
         deadlines=Deadlines(*limits, config.row_time_limit),
         max_clip_processes=max(1, min(MAX_CLIP_PROCESSES, len(os.sched_getaffinity(0)) // (2 * num_workers))),
+        task=model.task,
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +20,7 @@ from tts_batch.ipc.messages import (
 from tts_batch.ipc.transport import Channel, TransportError
 from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import AssignedRows
+from tts_batch.run.launchers import Launcher, LocalLauncher, StartedWorker
 
 REAP_S = 10.0
 STARTS = 3  # of a first worker that a signal ends before its engine is open
@@ -35,7 +33,8 @@ _LIKELY = {
 class WorkerProcess:
     """A worker of one device. Its process may die and be started again; segments are named after the starts."""
 
-    def __init__(self, journal: Path, name: str, device: Device) -> None:
+    def __init__(self, journal: Path, name: str, device: Device, launcher: Launcher | None = None) -> None:
+        self._launcher: Launcher = launcher or LocalLauncher()
         self.name = name
         self.folder = journal / name
         self.device = device
@@ -45,15 +44,16 @@ class WorkerProcess:
         self.consecutive_poison_rows = 0  # without a row that ended between them
         self.ever_ready = False
         self.is_abandoned = False
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedWorker | None = None
         self.channel: Channel[ToWorker, FromWorker] | None = None
-        self._stuck: subprocess.Popen[bytes] | None = None
+        self._stuck: StartedWorker | None = None
         self._reset()
 
     def _reset(self) -> None:
         self.is_ready = self.has_all_rows = self.is_closing = False
         self.cause = ""  # why the parent ended it, or the error that it reported
         self.has_stalled = self.died_of_signal = False
+        self.lost = ""  # how it was lost with its machine
         self.last_sign = time.monotonic()
         self.killed_at: float | None = None
 
@@ -63,19 +63,10 @@ class WorkerProcess:
         self.starts += 1
         self.segments = opening.segments
         self.folder.mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
-        self.channel = Channel[ToWorker, FromWorker](ours, (EngineReady, RowsProgress, WorkerClosing, WorkerFailed))
-        with theirs, (self.folder / "stderr.log").open("ab") as log:
+        with (self.folder / "stderr.log").open("ab") as log:
             self._log_start = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tts_batch.worker", str(theirs.fileno())],
-                env={**os.environ, **self.device.environment},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # a Ctrl-C in the terminal reaches the parent alone
-            )
+            ours, self.process = self._launcher.start(self.device, log)
+        self.channel = Channel[ToWorker, FromWorker](ours, (EngineReady, RowsProgress, WorkerClosing, WorkerFailed))
         self.send(opening)
         return self.channel
 
@@ -94,8 +85,7 @@ class WorkerProcess:
         self.cause = self.cause or cause
         self.killed_at = self.killed_at or time.monotonic()
         if self.process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self._launcher.kill(self.process)
 
     def end(self) -> None:
         """Leave no process behind, whatever it is doing."""
@@ -133,6 +123,7 @@ class WorkerProcess:
             except subprocess.TimeoutExpired:
                 self._stuck, status = self.process, -signal.SIGKILL
         self.died_of_signal = status < 0 and not self.cause
+        self.lost = self._launcher.how_lost(self.process) if self.died_of_signal else ""
         self.kill()  # children of the engine that outlived it
         self.channel.close()
         self.process = self.channel = None
@@ -147,6 +138,8 @@ class WorkerProcess:
     def _how(self, status: int) -> str:
         if self.cause:
             return f"was ended: {self.cause}" if status < 0 else f"failed: {self.cause.rstrip('.')}"
+        if self.lost:
+            return f"was lost: {self.lost}"
         if status >= 0:
             return f"ended with status {status}"
         number = signal.Signals(-status)

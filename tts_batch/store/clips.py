@@ -7,7 +7,6 @@ import re
 import struct
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -154,10 +153,9 @@ def digest_of(clip: bytes) -> str:
     return f"{crc32(clip):08x}"
 
 
-def remove_clip(out: Path, row_id: str) -> None:
-    """Remove the clip and codes that an earlier run made for the row, if any."""
-    for suffix in (*SUFFIXES, ".npy"):
-        (out / clip_path(row_id, suffix)).unlink(missing_ok=True)
+def clip_files(row_id: str) -> list[str]:
+    """Return every name that a file of the row's clip, or of its codes, may have."""
+    return [clip_path(row_id, suffix) for suffix in (*SUFFIXES, ".npy")]
 
 
 def _digest(row_id: str) -> str:

@@ -7,6 +7,7 @@ import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tts_batch.errors import CannotContinueError
-from tts_batch.store.clips import SUFFIXES, clip_path, remove_clip
+from tts_batch.store.clips import SUFFIXES, clip_files, clip_path
 from tts_batch.store.journal import Outcome, list_segments, read_heads
+from tts_batch.store.storage import Sizes, storage_of
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
@@ -50,6 +52,7 @@ class JournalIndex:
     def __init__(self, out: Path) -> None:
         """Scan the journal of the run folder `out` as it is now."""
         self.out = out
+        self._storage = storage_of(out)
         self._segments = list_segments(out / "journal")
         self._lines = _Lines(self._segments)
         self._entries = _scan(self._segments)
@@ -88,18 +91,16 @@ class JournalIndex:
         files = [(_SUFFIXES[entry["suffix"]], int(entry["audio_bytes"]))]
         if entry["codes_bytes"]:
             files.append((".npy", int(entry["codes_bytes"])))
-        return all(self._has(clip_path(row_id, suffix), size) for suffix, size in files)
+        return all(self._size(clip_path(row_id, suffix)) == size for suffix, size in files)
 
-    def _has(self, path: str, size: int) -> bool:
-        try:
-            return (self.out / path).stat().st_size == size
-        except FileNotFoundError:
-            return False
+    @cached_property
+    def _size(self) -> Sizes:
+        return self._storage.sizes(len(self))
 
     def forget_clip(self, row_id: str) -> None:
         """Remove the clip of an outdated line, before the row is made again."""
         if self._find(row_id) is not None:
-            remove_clip(self.out, row_id)
+            self._storage.remove(name for name in clip_files(row_id) if self._size(name) is not None)
 
     def outcome(self, planned: PlannedRow, *, mixed: bool = False, with_files: bool = False) -> Outcome | None:
         """Read a row's last line; None when there is none, or when it is of another input.
@@ -123,6 +124,23 @@ class JournalIndex:
         """Read a row's last line, of whatever input."""
         entry = self._find(row_id)
         return None if entry is None else self._read(entry)
+
+    @cached_property
+    def _made(self) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.void]]]:
+        """The ok rows by their fingerprints, sorted."""
+        ok = self._entries[self._entries["status"] == _STATUS["ok"]]
+        ok = ok[np.argsort(ok["fingerprint"], kind="stable")]
+        return np.ascontiguousarray(ok["fingerprint"]), ok
+
+    def made(self, fingerprint: str) -> Outcome | None:
+        """Read the line of an ok row of this fingerprint, whatever its id, whose clip is there; None without one."""
+        fingerprints, entries = self._made
+        key = np.uint64(hash_id(fingerprint))
+        place = int(fingerprints.searchsorted(key))
+        if place == len(entries) or fingerprints[place] != key:
+            return None
+        outcome = self._read(entries[place])
+        return outcome if self._has_files(outcome.id, entries[place]) else None
 
     def clip_bytes(self, row: Mapping[str, Any]) -> int | None:
         """Return the size of the clip of a manifest's ok row; None when the row's last line is of another clip."""

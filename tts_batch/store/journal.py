@@ -2,7 +2,8 @@
 
 OUT/journal/WORKER/RUN-START.jsonl holds one line for every row that ended, written after the row's audio is on disk
 under its final name. RUN counts the runs over this folder and START the starts of that worker in the run. A worker
-whose clips are written by several processes has a segment for each of them, RUN-START-CLIP.jsonl. Sorted by these
+whose clips are written by several processes has a segment for each of them, RUN-START-CLIP.jsonl. In an object store,
+where nothing can be appended, each group of lines is a numbered part of it, RUN-START-CLIP.PART.jsonl. Sorted by these
 numbers, segments are in the order of time, and the last line of a row is the one that counts.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -92,7 +93,7 @@ class Outcome:
         return cls(**values)
 
 
-_SEGMENT_NAME = re.compile(r"(\d+)-(\d+)(?:-(\d+))?\.jsonl")
+_SEGMENT_NAME = re.compile(r"(\d+)-(\d+)(?:-(\d+))?(?:\.(\d+))?\.jsonl")
 
 
 def segment_path(journal: Path, worker: str, run: int, start: int, clip: int | None = None) -> Path:
@@ -115,6 +116,11 @@ def segments_of(journal: Path, worker: str, run: int, start: int) -> list[Path]:
     return [path for path in _segments_in(journal, worker) if _numbers(path)[:2] == (run, start)]
 
 
+def parts_of(segment: Path) -> list[Path]:
+    """Return what there is of a segment: itself, or its parts, oldest first."""
+    return [segment] if segment.exists() else sorted(segment.parent.glob(f"{segment.stem}.*.jsonl"), key=_numbers)
+
+
 def next_run(journal: Path) -> int:
     """Return the number of a run that starts now, from 1."""
     return 1 + max((_numbers(path)[0] for path in list_segments(journal)), default=0)
@@ -132,7 +138,7 @@ def _segments_in(journal: Path, worker: str) -> list[Path]:
 
 
 def _numbers(segment: Path) -> tuple[int, ...]:
-    """Return (run, start) or (run, start, clip process)."""
+    """Return (run, start), (run, start, clip process), or that and the part."""
     found = _SEGMENT_NAME.fullmatch(segment.name)
     assert found is not None, segment
     return tuple(int(number) for number in found.groups() if number is not None)
@@ -160,6 +166,31 @@ class SegmentWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+class PartWriter:
+    """Writes outcomes as the next part of one segment: whole, and never changed. They are kept when `append` returns.
+
+    `create` puts a part into the store; it gets the part's path in the working copy, which has it then too.
+    """
+
+    def __init__(self, path: Path, create: Callable[[Path, bytes], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._create, self._num_parts = path, create, 0
+
+    def append(self, outcomes: Iterable[Outcome]) -> None:
+        content = b"".join(outcome.to_line() for outcome in outcomes)
+        if not content:
+            return
+        self._num_parts += 1
+        part = self._path.with_name(f"{self._path.stem}.{self._num_parts:06d}.jsonl")
+        self._create(part, content)
+        temporary = part.with_suffix(".tmp")
+        temporary.write_bytes(content)
+        temporary.rename(part)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def read_lines(segment: Path) -> Iterator[tuple[int, bytes]]:

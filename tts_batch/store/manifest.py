@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from tts_batch.store.journal import Outcome, sync_folder
 from tts_batch.store.schema import FAILURES, FAILURES_SCHEMA, MANIFEST, SCHEMA
+from tts_batch.store.storage import storage_of
 
 if TYPE_CHECKING:
     from tts_batch.plan.rows import PlannedRow
@@ -184,6 +185,7 @@ class _Table:
             os.fsync(file.fileno())
         self._temporary.rename(self._path)
         sync_folder(self._path.parent)
+        storage_of(self._path.parent).publish(self._path)
 
     def _write_group(self) -> None:
         if self._waiting:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tts_batch.errors import UsageError
 from tts_batch.store.journal import sync_folder
-from tts_batch.store.lock import live_locks
 from tts_batch.store.schema import MANIFEST
+from tts_batch.store.storage import storage_of
 
 if TYPE_CHECKING:
     from tts_batch.config import JobConfig
@@ -44,8 +44,8 @@ def read_existing_run(out: Path) -> dict[str, Any]:
 def read_ended_run(out: Path) -> dict[str, Any]:
     """Return run.json of a run folder with a manifest. Raises UsageError without one, and while a run works in it."""
     run = read_existing_run(out)
-    if locks := live_locks(out):
-        raise UsageError(f"A run works in {out}, under {locks[0].name}. Wait for its end.")
+    if locks := storage_of(out).live_locks():
+        raise UsageError(f"A run works in {out}, under {locks[0]}. Wait for its end.")
     if not (out / MANIFEST).exists():
         raise UsageError(
             f"{out} has no {MANIFEST}: `tts-batch finish {out}` writes the manifest of an interrupted run."
@@ -62,6 +62,7 @@ def write_run(out: Path, facts: dict[str, Any]) -> None:
         os.fsync(file.fileno())
     temporary.rename(out / "run.json")
     sync_folder(out)
+    storage_of(out).publish(out / "run.json")
 
 
 def versions() -> dict[str, str]:
@@ -103,7 +104,7 @@ def describe_run(config: JobConfig, plan: Plan, summary: Mapping[str, Any] | Non
     return {
         "fingerprint": plan.fingerprint,
         "settings": plan.settings,
-        "config": config.model_dump(mode="json"),
+        "config": config.model_dump(mode="json") | {"out": storage_of(config.out).shown},
         "working_folder": os.getcwd(),
         "models": [
             {"model": group.model.name, "revision": group.model.revision, "rows": group.num_rows}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tts_batch.errors import ExitStatus
 from tts_batch.store.index import JournalIndex
-from tts_batch.store.lock import live_locks
 from tts_batch.store.run_json import read_existing_run
+from tts_batch.store.storage import shown, storage_of, working_folder
 
 if TYPE_CHECKING:
     from tts_batch.store.manifest import Totals
@@ -33,7 +33,7 @@ class JobSummary:
     reasons: dict[str, int] = field(default_factory=dict)  # reason → failed rows
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "out": str(self.out), "exit_status": int(self.exit_status)}
+        return {**asdict(self), "out": shown(self.out), "exit_status": int(self.exit_status)}
 
 
 def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **figures: Any) -> JobSummary:
@@ -50,9 +50,14 @@ def summarise(out: Path, totals: Totals, *, rows: int, failed: bool = False, **f
 
 def read_status(out: Path) -> dict[str, Any]:
     """Return how far the run in `out` is: from its journal, at any moment, also while it runs."""
-    live = live_locks(out)  # before run.json: a run that ends in between has written it
+    with working_folder(out) as folder:
+        return _read_status(folder)
+
+
+def _read_status(out: Path) -> dict[str, Any]:
+    live = storage_of(out).live_locks()  # before run.json: a run that ends in between has written it
     run = read_existing_run(out)
-    live = live or (live_locks(out) if run["state"] == "running" else [])  # a run that began in between
+    live = live or (storage_of(out).live_locks() if run["state"] == "running" else [])  # a run that began in between
     state = "running" if live else "broken off" if run["state"] == "running" else run["state"]
     counts = run["summary"] if run["summary"] and not live else _count_journal(out, run)
     return {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 from array import array
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,17 +14,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import soundfile
 
+from tts_batch.store.clip_sink import key_of
 from tts_batch.store.clips import CONTAINERS, clip_path, digest_of
 from tts_batch.store.index import JournalIndex
 from tts_batch.store.run_json import read_ended_run
 from tts_batch.store.schema import MANIFEST
+from tts_batch.store.storage import storage_of
 
 _COLUMNS = ["id", "status", "audio", "codes", "duration_s", "sample_rate", "num_frames"]
 _BATCH_ROWS = 512
 _THREADS = 8  # decoding and waiting for a disk both release the GIL
 _LOSSY_SLACK_S = 0.2  # lossy encoders pad
 _LOSSLESS = {container.suffix for container in CONTAINERS.values() if container.lossless}
-_CLIP_FOLDER = re.compile(r"[0-9a-f]{2}")
 
 Kind = Literal["missing", "unreadable", "changed", "wrong length", "orphan", "pending"]
 _DAMAGED: tuple[Kind, ...] = ("unreadable", "changed", "wrong length")
@@ -53,7 +52,7 @@ def verify_run(out: Path) -> Iterator[Problem]:
     with ThreadPoolExecutor(_THREADS) as threads:
         for batch in pq.ParquetFile(out / MANIFEST).iter_batches(_BATCH_ROWS, columns=_COLUMNS):
             rows = [row for row in batch.to_pylist() if row["status"] != "failed"]
-            known.extend(_hash(row[name]) for row in rows for name in ("audio", "codes") if row[name])
+            known.extend(key_of(row[name]) for row in rows for name in ("audio", "codes") if row[name])
             for problems in threads.map(lambda row: list(_check_row(out, row, index)), rows):
                 yield from problems
     yield from _orphans(out, np.unique(np.frombuffer(known, np.uint64)) if known else np.zeros(0, np.uint64))
@@ -64,7 +63,7 @@ def remove_damaged(out: Path, problem: Problem) -> None:
     if problem.kind not in _DAMAGED or problem.row_id is None:
         return
     if problem.path == clip_path(problem.row_id, Path(problem.path).suffix):  # the manifest may name any path
-        (out / problem.path).unlink(missing_ok=True)
+        storage_of(out).remove([problem.path])
 
 
 def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterator[Problem]:
@@ -73,9 +72,9 @@ def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterat
         yield Problem("pending", "", row_id, "it has not been made yet")
         return
     try:
-        clip = (out / path).read_bytes()
+        clip = storage_of(out).read(path)
     except OSError as error:
-        yield Problem("missing", path, row_id, str(error.strerror))
+        yield Problem("missing", path, row_id, error.strerror or "it is not there")
         return
     line = index.last_line(row_id)
     if line is not None and line.audio_digest not in (None, digest_of(clip)):
@@ -97,9 +96,9 @@ def _check_row(out: Path, row: Mapping[str, Any], index: JournalIndex) -> Iterat
 def _check_codes(out: Path, row: Mapping[str, Any], digest: str | None) -> Iterator[Problem]:
     row_id, path = row["id"], row["codes"]
     try:
-        codes = (out / path).read_bytes()
+        codes = storage_of(out).read(path)
     except OSError as error:
-        yield Problem("missing", path, row_id, str(error.strerror))
+        yield Problem("missing", path, row_id, error.strerror or "it is not there")
         return
     if digest not in (None, digest_of(codes)):
         yield Problem("changed", path, row_id, "its bytes are not those that were written")
@@ -113,14 +112,8 @@ def _check_codes(out: Path, row: Mapping[str, Any], digest: str | None) -> Itera
 
 
 def _orphans(out: Path, known: np.ndarray[Any, np.dtype[np.uint64]]) -> Iterator[Problem]:
-    for folder in sorted(path for path in out.iterdir() if path.is_dir() and _CLIP_FOLDER.fullmatch(path.name)):
-        for file in sorted(folder.iterdir()):
-            path = file.relative_to(out).as_posix()
-            key = np.uint64(_hash(path))
-            place = int(np.searchsorted(known, key))
-            if place == len(known) or known[place] != key:
-                yield Problem("orphan", path, None, "no row of the manifest names it")
-
-
-def _hash(path: str) -> int:
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
+    for path in storage_of(out).clips():
+        key = np.uint64(key_of(path))
+        place = int(np.searchsorted(known, key))
+        if place == len(known) or known[place] != key:
+            yield Problem("orphan", path, None, "no row of the manifest names it")

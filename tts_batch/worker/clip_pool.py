@@ -33,7 +33,8 @@ from tts_batch.ipc.messages import (
 from tts_batch.ipc.processes import wait_or_kill
 from tts_batch.ipc.transport import Channel, TransportError
 from tts_batch.records import Failure
-from tts_batch.store.journal import read_outcomes, segment_path
+from tts_batch.store.journal import parts_of, read_outcomes, segment_path
+from tts_batch.store.storage import storage_of
 
 log = logging.getLogger(__name__)
 
@@ -231,8 +232,9 @@ class ClipPool:
         process.process.kill()
         status = process.process.wait()
         log.warning("a clip process ended with status %d; another one takes its %d clips", status, len(process.sent))
-        if process.segment.exists():
-            lines = (line for line in read_outcomes(process.segment) if line.id in process.sent)
+        storage_of(self._out).refresh(f"{self._segments.worker}/")
+        for part in parts_of(process.segment):
+            lines = (line for line in read_outcomes(part) if line.id in process.sent)
             ended = ended_rows(lines)
             for row_id in ended:
                 self._answered(process, row_id)

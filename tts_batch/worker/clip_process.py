@@ -1,12 +1,11 @@
 """The clip process, `python -m tts_batch.worker.clip_process FD`: examines, encodes, writes and records clips.
 
 One of a worker's few. It ends with the worker at the other end of the socket FD, and never imports torch. Clips are
-committed in groups: they get on the disk, then their journal lines; at most 1 s or 256 rows late.
+committed in groups: they get into the run folder, then their journal lines; on a disk at most 1 s or 256 rows late.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import socket
@@ -14,12 +13,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import count
 from pathlib import Path
 
 from tts_batch.ipc.messages import (
@@ -35,23 +32,19 @@ from tts_batch.ipc.messages import (
 )
 from tts_batch.ipc.processes import leave_signals_to_parent
 from tts_batch.ipc.transport import Channel
-from tts_batch.store.journal import Outcome, SegmentWriter, sync_folder
+from tts_batch.object_store import StoreError
+from tts_batch.store.clip_sink import DISK_FULL, Staged
+from tts_batch.store.journal import Outcome
+from tts_batch.store.storage import storage_of
 from tts_batch.worker.finish import finish_clip
 from tts_batch.worker.references import Tails
 
 FAILED = 71  # exit status, for the log only
-GROUP_S = 1.0
 GROUP_ROWS = 256
-FILE_THREADS = 8  # a disk takes many writes at once, and each waits for it, 20 ms on some
-_QUEUE_ROWS = 256  # a writer that cannot keep up holds its caller back, not the memory up
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(Exception):
-    """There is no space for a clip. No partial file has a final name."""
-
-
-_Moves = list[tuple[Path, Path]]  # temporary name → final name
+    """There is no space for a clip, or the object store is away. No partial file has a final name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class _Entry:
     files: Mapping[str, bytes]
 
 
-_Group = list[tuple[Outcome | None, "Future[_Moves]"]]
+_Group = list[tuple[Outcome | None, "Future[Staged]"]]
 
 
 class _Signal(Enum):
@@ -84,21 +77,20 @@ class ClipWriter:
         failed: Callable[[Exception], None],
     ) -> None:
         self._out = out
-        self._temporary = segment.parent / "tmp" / segment.stem
-        self._temporary.mkdir(parents=True, exist_ok=True)
-        self._segment = SegmentWriter(segment)
+        storage = storage_of(out)
+        self._clips = storage.open_clips(segment)
+        self._segment = storage.open_segment(segment)
         self._committed = committed
         self._failed = failed
-        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue(_QUEUE_ROWS)
+        self._queue: queue.Queue[_Entry | _Signal] = queue.Queue()  # the worker bounds what is in it
         self._is_ending = self._has_failed = False
-        self._file_numbers = count()
-        self._files = ThreadPoolExecutor(FILE_THREADS, "clip-file")
+        self._files = ThreadPoolExecutor(self._clips.threads, "clip-file")
         self._commits = ThreadPoolExecutor(1, "clip-commit")
         self._thread = threading.Thread(target=self._run, name="clip-writer", daemon=True)
         self._thread.start()
 
     def put(self, outcome: Outcome, files: Mapping[str, bytes]) -> None:
-        """Queue a row that has ended, and its files by path relative to the run folder; waits while 256 are queued."""
+        """Queue a row that has ended, and its files by path in the run folder, without waiting for the disk."""
         self._queue.put(_Entry(outcome, files))
 
     def put_files(self, files: Mapping[str, bytes]) -> None:
@@ -131,8 +123,7 @@ class ClipWriter:
             for pool in (self._files, self._commits):
                 pool.shutdown(wait=False, cancel_futures=True)
             self._segment.close()
-            with suppress(OSError):  # what a failure has left in it stays until the run is resumed
-                self._temporary.rmdir()
+            self._clips.close()
 
     def _commit_or_fail(self, group: _Group) -> None:
         """Commit a group. What ends the writer is reported at once: the next group may come much later."""
@@ -149,7 +140,7 @@ class ClipWriter:
         self._failed(as_disk_full(error, self._out))
 
     def _collect(self) -> _Group:
-        """Wait for a row, then for more until the group is full or a second old, or a signal ends the wait.
+        """Wait for a row, then for more until the group is full or old enough, or a signal ends the wait.
 
         The rows' files are being written meanwhile.
         """
@@ -168,8 +159,8 @@ class ClipWriter:
                     break
                 continue
             if not group:
-                deadline = time.monotonic() + GROUP_S
-            group.append((entry.outcome, self._files.submit(self._stage, entry.files)))
+                deadline = time.monotonic() + self._clips.group_s
+            group.append((entry.outcome, self._files.submit(self._clips.stage, entry.files)))
         return group
 
     def _commit(self, group: _Group) -> None:
@@ -177,64 +168,36 @@ class ClipWriter:
 
         When the disk fills up, what fits is committed before the error goes on.
         """
-        staged: list[tuple[Outcome | None, _Moves]] = []
+        staged: list[tuple[Outcome | None, Staged]] = []
         full: OSError | None = None
         for outcome, files in group:
             try:
                 staged.append((outcome, files.result()))
             except OSError as error:
-                if error.errno in _DISK_FULL:
+                if error.errno in DISK_FULL:
                     full = error
                 else:
                     staged.append((_write_failed(outcome, error), []))
-        outcomes = self._publish(staged)
+        errors = self._clips.publish([files for _, files in staged], self._sync)
+        ended = (_write_failed(outcome, error) if error else outcome
+                 for (outcome, _), error in zip(staged, errors, strict=True))  # fmt: skip
+        outcomes = [outcome for outcome in ended if outcome is not None]
         if outcomes:
             self._segment.append(outcomes)
             self._committed(outcomes)
         if full is not None:
             raise full
 
-    def _stage(self, files: Mapping[str, bytes]) -> _Moves:
-        """Write a row's files under temporary names; all or none of them."""
-        moves = []
-        for path, content in files.items():
-            temporary = self._temporary / str(next(self._file_numbers))
-            moves.append((temporary, self._out / path))
-            try:
-                with temporary.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except OSError:
-                for written, _ in moves:
-                    written.unlink(missing_ok=True)
-                raise
-        return moves
-
-    def _publish(self, staged: list[tuple[Outcome | None, _Moves]]) -> list[Outcome]:
-        """Give the files their final names."""
-        folders = {target.parent for _, moves in staged for _, target in moves}
-        if any(not folder.is_dir() for folder in folders):
-            for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self._out)
-        outcomes = []
-        for outcome, moves in staged:
-            try:
-                for temporary, target in moves:
-                    temporary.rename(target)
-            except OSError as error:
-                outcome = _write_failed(outcome, error)  # noqa: PLW2901
-            if outcome is not None:
-                outcomes.append(outcome)
-        list(self._files.map(sync_folder, folders))
-        return outcomes
+    def _sync(self, sync: Callable[[Path], None], folders: Iterable[Path]) -> None:
+        list(self._files.map(sync, folders))
 
 
 def as_disk_full(error: Exception, out: Path) -> Exception:
-    """Return a DiskFullError for an error that means one, and any other as it is."""
-    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
-    return DiskFullError(f"The disk of {out} is full.") if is_full else error
+    """Return a DiskFullError for an error that means that nothing can be written, and any other as it is."""
+    if isinstance(error, StoreError):
+        return DiskFullError(str(error))
+    is_full = isinstance(error, OSError) and error.errno in DISK_FULL
+    return DiskFullError(f"The disk of {out} is full. Make room") if is_full else error
 
 
 def _write_failed(outcome: Outcome | None, error: OSError) -> Outcome | None:

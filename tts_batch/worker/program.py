@@ -189,7 +189,7 @@ def end_with_parent(channel: Channel[FromWorker, ToWorker]) -> None:
 
     def watch() -> None:
         closed = select.poll()
-        closed.register(channel, 0)  # POLLHUP and POLLERR are always reported
+        closed.register(channel, select.POLLRDHUP)  # over a network the parent's end is no POLLHUP
         while not closed.poll():
             pass
         end_with_children()

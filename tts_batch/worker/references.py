@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from tts_batch.dataset.audio import load_reference
 from tts_batch.engine.request import SAMPLE_RATE_HZ, Reference
 from tts_batch.errors import RowError
 from tts_batch.ipc.messages import ActiveRow, CheckLimits
+from tts_batch.object_store import StoreError, read_anywhere
 from tts_batch.records import RefAudio
 from tts_batch.worker.examine import Tail
 
@@ -25,9 +25,9 @@ def load_spooled(path: str, sampling_rate_hz: int | None, label: str) -> NDArray
     `sampling_rate_hz`: of a NumPy array; None for the bytes of an audio file. Raises RowError with its reason.
     """
     try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        message = f"ref_audio {label} cannot be read from {path}: {error.strerror}."
+        content = read_anywhere(path)
+    except (OSError, StoreError) as error:
+        message = f"ref_audio {label} cannot be read from {path}: {getattr(error, 'strerror', None) or error}."
         raise RowError("ref_unreadable", message, transient=True) from error
     if sampling_rate_hz is None:
         return load_reference(RefAudio(data=content, label=label))

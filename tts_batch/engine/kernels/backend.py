@@ -51,13 +51,19 @@ def uses_triton(x: Tensor) -> bool:
 
 
 @cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a CUDA device; of any other none: (0, 0)."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" and torch.version.hip is None else (0, 0)
+
+
+@cache
 def launches_early(device: torch.device) -> bool:
-    """Whether kernels are launched before the one in front is over: programmatic dependent launch, on Hopper.
+    """Whether kernels are launched before the one in front is over: programmatic dependent launch, from sm90 on.
 
     It pays only behind a kernel that calls `gdc_launch_dependents`: behind one of cuBLAS it costs half a microsecond.
     A kernel launched so calls `gdc_wait` before it touches anything that another kernel writes or reads.
     """
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+    return capability(device) >= (9, 0)
 
 
 def launch_fitting(
@@ -99,6 +105,7 @@ def next_power_of_2(n: int) -> int:
 
 
 __all__ = [
+    "capability",
     "jit",
     "kernels_allowed",
     "launch_fitting",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tts_batch.engine.kernels.backend import jit, launch_fitting, tl, triton, uses_triton
+from tts_batch.engine.kernels.backend import capability, jit, launch_fitting, tl, triton, uses_triton
 
 if triton is not None:
     from triton.language.extra import libdevice
@@ -70,6 +71,11 @@ class Tile:
     num_stages: int = 3
     resident: int = 0
 
+    @property
+    def shared_bytes(self) -> int:
+        """About what it takes of a multiprocessor: operands in 16 bits for all stages but one, and some kilobytes."""
+        return (self.num_stages - 1) * 2 * self.depth * (self.rows + self.cols + self.more_cols) + 8_192
+
 
 def causal_conv(
     x: Tensor, conv: Conv, *, residual: Tensor | None = None, snake: Snake | None = None, keep: bool = True,
@@ -91,8 +97,8 @@ def causal_conv(
         num_tiles = batch * triton.cdiv(length, tile.rows) * triton.cdiv(c_out, tile.cols + tile.more_cols)
         num_programs = min(num_tiles, tile.resident * _multiprocessors(x.device)) if tile.resident else num_tiles
         _conv_kernel[(num_programs,)](
-            *_descriptors(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked,
-            *_row_ends(ends, length, tile), length, num_tiles,
+            *_operands(x, conv.weight, tile), conv.bias, residual, *_parameters(snake), out, snaked,
+            *_row_ends(ends, length, tile), batch, length, num_tiles, DESCRIBED=has_copy_engine(x.device),
             C_IN=c_in, C_OUT=c_out, TAPS=conv.taps, DILATION=conv.dilation, PERSISTENT=tile.resident > 0,
             **_constants(tile),
         )  # fmt: skip
@@ -101,7 +107,7 @@ def causal_conv(
     key = ("causal_conv", x.device, x.dtype, out_dtype, c_in, c_out, conv.taps, keep, snake is None, residual is None)
     if tile is not None:
         launch(tile)
-    elif not launch_fitting(key, tiles_for(c_in, c_out, conv.taps), launch):
+    elif not launch_fitting(key, tiles_for(c_in, c_out, conv.taps, shared_bytes(x.device)), launch):
         return _twin(x, conv, residual, snake, keep, out_dtype or x.dtype)
     return out, snaked
 
@@ -128,11 +134,11 @@ TILES: dict[tuple[int, int, int], Tile] = {
 
 
 @cache
-def tiles_for(c_in: int, c_out: int, taps: int) -> tuple[Tile, ...]:
-    """The tiles of a shape, the fastest first, each of less shared memory than the one before."""
+def tiles_for(c_in: int, c_out: int, taps: int, shared_bytes: int = 2**20) -> tuple[Tile, ...]:
+    """The tiles of a shape that may fit a card's shared memory, the fastest first, each of less than the one before."""
     best, plain = tile_for(c_in, c_out, taps), _plain_tile(c_in, c_out)
-    tiles = (best, replace(best, num_stages=2), plain, replace(plain, num_stages=2))
-    return tuple(dict.fromkeys(tiles))
+    *tiles, last = dict.fromkeys((best, replace(best, num_stages=2), plain, replace(plain, num_stages=2)))
+    return (*(tile for tile in tiles if tile.shared_bytes <= shared_bytes), last)
 
 
 def tile_for(c_in: int, c_out: int, taps: int) -> Tile:
@@ -153,13 +159,31 @@ def _on_tensor_cores(x: Tensor, conv: Conv) -> bool:
     return uses_triton(x) and x.shape[2] % 16 == 0 and conv.weight.shape[1] % 16 == 0
 
 
-def _descriptors(x: Tensor, weight: Tensor, tile: Tile) -> tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]:
-    """The copy engine fills what lies outside the tensor with zeros: the padding on the left costs nothing."""
+def _operands(x: Tensor, weight: Tensor, tile: Tile) -> tuple[Any, Any, Any]:
+    """x, and the weight for both runs of columns: for the copy engine, and where there is none, as they are.
+
+    A descriptor fills what lies outside the tensor with zeros: the padding on the left costs nothing.
+    """
+    if not has_copy_engine(x.device):
+        return x, weight, weight
     return (
         TensorDescriptor.from_tensor(x, [1, tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.depth, tile.cols]),
         TensorDescriptor.from_tensor(weight, [tile.depth, tile.more_cols or tile.cols]),
     )
+
+
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles are copied by descriptors made on the host, from sm90 on."""
+    return capability(device) >= (9, 0)
+
+
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """Most shared memory of a program; without a limit on what is no CUDA device."""
+    if device.type != "cuda":
+        return 2**20
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 2**20))
 
 
 @cache
@@ -247,13 +271,21 @@ def _finish(
         tl.store(snaked_ptr + start + at, y.to(snaked_ptr.dtype.element_ty), mask=inside)
 
 
-@jit(do_not_specialize=["rows_per_frame", "length", "num_tiles"])
+@jit(do_not_specialize=["rows_per_frame", "batch_size", "length", "num_tiles"])
 def _conv_kernel(
     x_desc, weight_desc, more_desc, bias_ptr, residual_ptr, frequency_ptr, height_ptr, out_ptr, snaked_ptr, ends_ptr,
-    rows_per_frame, length, num_tiles, C_IN: tl.constexpr, C_OUT: tl.constexpr, TAPS: tl.constexpr,
-    DILATION: tl.constexpr, PERSISTENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, MORE: tl.constexpr,
-    DEPTH: tl.constexpr,
+    rows_per_frame, batch_size, length, num_tiles, DESCRIBED: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr,
+    TAPS: tl.constexpr, DILATION: tl.constexpr, PERSISTENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    MORE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
+    if not DESCRIBED:  # described here, where the last stride is known to be 1, so that loads are wide and asynchronous
+        x_desc = tl.make_tensor_descriptor(
+            x_desc, [batch_size, length, C_IN], [length * C_IN, C_IN, 1], [1, ROWS, DEPTH]
+        )
+        more_desc = tl.make_tensor_descriptor(
+            more_desc, [TAPS * C_IN, C_OUT], [C_OUT, 1], [DEPTH, MORE if MORE > 0 else COLS]
+        )
+        weight_desc = tl.make_tensor_descriptor(weight_desc, [TAPS * C_IN, C_OUT], [C_OUT, 1], [DEPTH, COLS])
     # Neighbouring tiles share rows of x, the larger operand, and so find them in the L2 cache.
     num_col_tiles: tl.constexpr = (C_OUT + COLS + MORE - 1) // (COLS + MORE)
     num_row_tiles = tl.cdiv(length, ROWS)

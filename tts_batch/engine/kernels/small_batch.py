@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tts_batch.engine.kernels.activation import silu_mul
-from tts_batch.engine.kernels.backend import jit, launches_early, tl, uses_triton
+from tts_batch.engine.kernels.backend import capability, jit, launches_early, tl, uses_triton
 
 MOST_ROWS = 16  # with more, cuBLAS and the kernels around it are as fast; see benchmarks/log.md
 MOST_TILES = 512  # that a product may be cut into, as many as `make_arrivals` has counters
@@ -45,9 +45,13 @@ benchmarks/kernels/tune_small_batch.py found them on an H200. Wider layers gain 
 def has_tiles(*weights: Tensor) -> bool:
     """Whether all of a layer's products were measured: their shapes, two bytes a weight, on Hopper."""
     return all(
-        tuple(weight.shape) in TILES and weight.element_size() == 2 and launches_early(weight.device)
-        for weight in weights
+        tuple(weight.shape) in TILES and weight.element_size() == 2 and is_hopper(weight.device) for weight in weights
     )
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether a device is of the generation that the tiles were measured on."""
+    return capability(device)[0] == 9
 
 
 def make_arrivals(device: torch.device) -> Tensor:

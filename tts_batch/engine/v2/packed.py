@@ -119,8 +119,8 @@ class PackedTalker:
         is_identity = isinstance(projection, torch.nn.Identity)
         text_ids = torch.arange(talker.model.text_embedding.num_embeddings, device=code0.device)
         text_table = torch.empty(len(text_ids), code0.shape[1], dtype=code0.dtype, device=code0.device)
-        for ids in text_ids.split(TEXT_ROWS):
-            text_table[ids[0] : ids[-1] + 1] = talker.project_text(ids)
+        for start in range(0, len(text_ids), TEXT_ROWS):
+            text_table[start : start + TEXT_ROWS] = talker.project_text(text_ids[start : start + TEXT_ROWS])
         tables = [talker.model.codec_embedding, *predictor.model.codec_embedding]
         return cls(
             talker=PackedStack(talker.stack, max_positions, small_batch_kernels),

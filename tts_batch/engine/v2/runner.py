@@ -146,6 +146,9 @@ class ContinuousRunner:
                 self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
         elif uses_triton(self._state.hidden):
             self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
+        if uses_triton(self._state.hidden):  # else the first request would compile the kernels of prefill
+            x = torch.zeros(2, self._state.hidden.shape[1], dtype=self._state.hidden.dtype, device=self._device)
+            self._prefill(x, [2], torch.zeros(1, self._max_pages, dtype=torch.int32, device=self._device))
         if uses_triton(self._state.hidden):
             self._warm_up_prefill()
 

@@ -28,9 +28,6 @@ VOICE = files("tts_batch.model.tiny") / "trained"
 codec's in float16. Of a tensor that ends in equal rows only the first of those is stored: the official layout's tables
 have a row for each of 2,048 codes, most of which this voice never uses."""
 WEIGHTS = ("voice.safetensors", "codec.safetensors")
-FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt", "speech_tokenizer/config.json")
-"""The files of its own, besides its weights; the other files are those of `tiny-random`."""
-
 _DATA = files("tts_batch.model.tiny") / "data"
 _COPIED = (
     "generation_config.json",
@@ -84,7 +81,7 @@ def write_checkpoint(folder: Path, name: str, kind: str, size: str) -> None:
     (folder / "speech_tokenizer").mkdir()
     trained = name == "tiny"
     for file in _COPIED:
-        source = VOICE if trained and file in FILES else _DATA
+        source = VOICE if trained and (VOICE / file).is_file() else _DATA
         (folder / file).write_bytes((source / file).read_bytes())
     config = _config(VOICE if trained else _DATA, kind, size)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

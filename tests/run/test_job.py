@@ -154,6 +154,15 @@ def test_rows_that_kill_workers_fail_alone(tmp_path: Path, fake: Fake, fault: st
     assert ("SIGKILL" in failed["row-3"]["message"]) == (fault == "kill")
     assert all(count == 1 for count in journalled(config.out).values())
     assert run_job(config).made == 0  # the verdict stands
+    for run in (1, 2):
+        for row in pq.read_table(config.out / "failures.parquet").to_pylist():
+            records = row["failed_attempts"]
+            assert row["attempts"] == len(records) == len(row["attempt_seeds"]) >= 2 * run
+            assert {record["reason"] for record in records} == {reason}
+            assert [record["attempt"] for record in records] == list(range(1, len(records) + 1))
+            assert [record["seed"] for record in records] == row["attempt_seeds"]
+        if run == 1:
+            run_job(config, retry=[reason])
 
 
 def test_a_result_that_breaks_the_contract_fails_its_row_alone(tmp_path: Path, fake: Fake) -> None:

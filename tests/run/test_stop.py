@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.run.support import (
+    ROOT,
     journalled,
     kill,
     make_config,
@@ -39,6 +41,7 @@ from tts_batch.store.clips import clip_path
 from tts_batch.store.journal import list_segments
 
 Fake = Callable[..., None]
+KILLS = int(os.environ.get("KILLS", "2"))  # of each command; 8 are forty in all
 
 
 def uninterrupted(folder: Path, rows: Any, **options: Any) -> dict[str, tuple[Any, ...]]:
@@ -103,6 +106,47 @@ def test_forty_kills_at_random_moments(tmp_path: Path, fake: Fake, monkeypatch: 
     summary = run_job(config)
     assert (summary.ok, summary.failed, summary.made) == (num_rows - 5, 5, num_rows - 1 - made)
     assert_like_uninterrupted(config, tmp_path, rows)
+
+
+def test_kills_through_plan_synth_retry_export_and_finish(tmp_path: Path, fake: Fake) -> None:
+    """Each command is killed at random moments and given again, until it ends: as if none had been killed."""
+    first = {f"row-{n}": "silent" for n in range(0, 240, 12)}
+    lasting: dict[str, str] = {}  # a retry that is given again after its end would make failed rows another time
+    moments, hits = random.Random(2), Counter[str]()
+
+    def run_folder(folder: Path, kills: int) -> tuple[Path, Path]:
+        folder.mkdir()
+        config = make_config(folder, 240)
+        out, exported = config.out, folder / "hf"
+        options = ["--model", config.model, "--engine", config.engine, "--device", "cpu", "--progress", "none"]
+        for name, arguments, faults in (
+            ("plan", [*config.data, *options], first),
+            ("synth", [*config.data, "--out", out, *options], first),
+            ("retry", [out, "--progress", "none"], lasting),
+            ("finish", [out], lasting),
+            ("export", [out, "--to", "webdataset", "--out", exported, "--shard-mb", "1"], lasting),
+        ):
+            for attempt in range(kills + 1):
+                environment = {**os.environ, "FAKE_ENGINE": json.dumps({"faults": faults, "row_s": 0.02})}
+                command = [sys.executable, "-m", "tts_batch", name, *map(str, arguments)]
+                with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=-1, stderr=-2) as run:
+                    if attempt == kills:
+                        assert run.communicate(timeout=120)[0] is not None
+                        assert run.returncode in (0, 3), name
+                        break
+                    time.sleep(moments.uniform(0.2, 3.0))
+                    hits[name] += run.poll() is None
+                    run.kill()
+                    run.communicate()
+                wait_until(lambda: not processes_of(out))
+        return out, exported
+
+    (broken, broken_export), (whole, whole_export) = run_folder(tmp_path / "a", KILLS), run_folder(tmp_path / "b", 0)
+    assert snapshot(broken) == snapshot(whole)
+    assert {path.name: path.read_bytes() for path in broken_export.glob("*.tar")} == {
+        path.name: path.read_bytes() for path in whole_export.glob("*.tar")
+    }
+    assert all(hits[name] for name in ("plan", "synth", "retry")), hits
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)

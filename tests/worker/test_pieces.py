@@ -107,7 +107,7 @@ def test_rows_that_fit_are_as_without(tmp_path: Path, fake: Fake) -> None:
     before, after = snapshot(plain.out), snapshot(split.out)
     assert [row_id for row_id in before if before[row_id] != after[row_id]] == ["row-1"]
     assert "pieces" not in json.loads(read_manifest(split.out)[0]["checks"])
-    with pytest.raises(UsageError, match=r"split_text \(null then, 100 now\)"):
+    with pytest.raises(UsageError, match=r"split_text was not given, and is 100 now"):
         run_job(make_config(tmp_path, rows_with_one_long(), split_text=100))
 
 

@@ -92,7 +92,7 @@ def test_clips_are_untouched_unless_asked_for(tmp_path: Path, fake: Fake) -> Non
     config = make_config(tmp_path, 2)
     run_job(config)
     plain = read_manifest(config.out)
-    with pytest.raises(UsageError, match=r"trim \(null then, true now\)"):
+    with pytest.raises(UsageError, match=r"trim was not given, and is on now"):
         run_job(make_config(tmp_path, 2, trim=True))
     cut = make_config(tmp_path, 2, trim=True, save_codes=True, out=tmp_path / "cut")
     assert run_job(cut).ok == 2

@@ -44,7 +44,8 @@ class RowRequest:
     x_vector_only: bool = False
     non_streaming: bool | None = None
     reference: Reference | None = None
-    seeds_before: tuple[int, ...] = ()  # of attempts in earlier runs
+    seeds_before: tuple[int, ...] = ()  # of attempts in earlier runs …
+    failed_before: tuple[Mapping[str, Any], ...] = ()  # … and their records
 
     @property
     def is_split(self) -> bool:

@@ -41,7 +41,7 @@ from tts_batch.store.run_json import add_to_history, describe_run, now, read_run
 from tts_batch.store.schema import FAILURES, MANIFEST
 from tts_batch.store.status import JobSummary, read_status, summarise
 from tts_batch.store.storage import Storage, shown, storage_of, url_of, working_folder
-from tts_batch.worker.finish import row_outcome
+from tts_batch.worker.finish import poison_outcome
 
 if TYPE_CHECKING:
     from tts_batch.run.ray_launcher import RayLauncher
@@ -343,8 +343,8 @@ class _Job:
         self._progress.end(audio_s or 0.0, failed=audio_s is None)
         self._spool.release(row_id)
 
-    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None:
-        self._segment.append([row_outcome(row, 1, Failure(reason, message))])
+    def row_is_poison(self, row: RowRequest, deaths: list[Failure], message: str) -> None:
+        self._segment.append([poison_outcome(row, deaths, Failure(deaths[-1].reason, message))])
         self.row_ended(row.id, None)
 
     def info(self, sentence: str) -> None:

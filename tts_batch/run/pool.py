@@ -26,6 +26,7 @@ from tts_batch.ipc.messages import (
     ended_rows,
 )
 from tts_batch.ipc.transport import TransportError
+from tts_batch.records import Failure
 from tts_batch.run.devices import Device
 from tts_batch.run.dispatch import MESSAGE_ROWS, Dispatch, find_room
 from tts_batch.run.launchers import Launcher, LocalLauncher
@@ -64,7 +65,7 @@ class Listener(Protocol):
 
     def row_ended(self, row_id: str, audio_s: float | None) -> None: ...
 
-    def row_is_poison(self, row: RowRequest, reason: Reason, message: str) -> None: ...
+    def row_is_poison(self, row: RowRequest, deaths: list[Failure], message: str) -> None: ...
 
     def info(self, sentence: str) -> None: ...
 
@@ -100,6 +101,7 @@ class Pool:
         self._selector = selectors.DefaultSelector()
         self._stopping_since: float | None = None
         self._last_death = ""
+        self._deaths: dict[str, list[Failure]] = {}  # row id → how workers ended while their engine had it
 
     def run(self, dispatch: Dispatch, rows_left: Callable[[], int], stop: StopSignals) -> None:
         """Return when every row has ended, or after a stop. Raises CannotContinueError, and leaves no process behind.
@@ -278,13 +280,15 @@ class Pool:
         if worker.cannot_start:
             raise CannotContinueError(f"The engine cannot start: {how}.")
         worker.consecutive_deaths += not worker.lost
+        for row_id in () if worker.lost else worker.assigned.in_flight:
+            self._deaths.setdefault(row_id, []).append(Failure(_reason(worker), f"{how}."))
         poison_row = self._dispatch.reclaim(worker.assigned, blame=not worker.lost)
         if poison_row is not None:
             worker.consecutive_deaths = 0
             worker.consecutive_poison_rows += 1
             deaths, alone = (count[poison_row.id] for count in (self._dispatch.deaths, self._dispatch.deaths_alone))
             message = f"{deaths} workers died while they had this row, {alone} while they had no other: {how}."
-            self._listener.row_is_poison(poison_row, _reason(worker), message)
+            self._listener.row_is_poison(poison_row, self._deaths.pop(poison_row.id), message)
         if self._dispatch.exhausted:
             return
         limits = self._limits

@@ -96,7 +96,7 @@ def _check_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, allow_mix
         key for key in differing_keys(old, new) if not key.startswith("weights_") or (key in old and key in new)
     ]
     if differing and not allow_mixed:
-        named = ", ".join(_in_words(key, old.get(key), new.get(key)) for key in differing)
+        named = "; ".join(_in_words(key, old.get(key), new.get(key)) for key in differing)
         raise UsageError(
             f"This run folder was made with other settings: {named}. Use those, choose another --out, start over with "
             "--overwrite, or go on with --allow-mixed."

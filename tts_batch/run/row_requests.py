@@ -129,14 +129,13 @@ def row_request(
     row = planned.row
     assert row.task is not None, "a row that failed in the plan is not made"
     seeds_before = reopened.attempt_seeds if reopened else ()
+    num_tried = len(set(seeds_before))
     if reopened and reopened.reason is not None and reopened.reason not in NEW_SEED_HELPS:
-        seeds_before = seeds_before[:-1]  # what was sampled was not at fault: the same again
+        num_tried -= 1  # what was sampled was not at fault: the same again
     return RowRequest(
         id=row.id,
         task=row.task,
-        pieces=tuple(
-            _piece_request(planned, number, config, len(seeds_before)) for number in range(len(planned.pieces))
-        ),
+        pieces=tuple(_piece_request(planned, number, config, num_tried) for number in range(len(planned.pieces))),
         sampling=planned.sampling,
         fingerprint=planned.fingerprint,
         input_digest=input_digest(planned),
@@ -147,6 +146,7 @@ def row_request(
         non_streaming=row.non_streaming,
         reference=reference,
         seeds_before=tuple(seeds_before),
+        failed_before=tuple(reopened.failed_attempts) if reopened else (),
     )
 
 

@@ -198,6 +198,17 @@ def row_outcome(row: RowRequest, num_attempts: int, failure: Failure | None) -> 
     )
 
 
+def poison_outcome(row: RowRequest, deaths: Sequence[Failure], failure: Failure) -> Outcome:
+    """Return what is recorded of a row that ended workers, each of them in an attempt with the first seed."""
+    seed = row.pieces[0].seeds[0]
+    seeds = (*row.seeds_before, *(seed for _ in deaths))
+    records = [_attempt_record(row, number, seed, death, None) for number, death in enumerate(deaths, 1)]
+    outcome = row_outcome(row, 1, failure)
+    return replace(
+        outcome, attempts=len(seeds), attempt_seeds=seeds, failed_attempts=(*map(dict, row.failed_before), *records)
+    )
+
+
 def _outcome(
     row: ActiveRow,
     labels: EngineLabels,
@@ -208,7 +219,7 @@ def _outcome(
 ) -> Outcome:
     outcome = replace(
         row_outcome(row.request, max(row.num_attempts, 1), failure),
-        failed_attempts=tuple(dict(record) for record in failed_attempts),
+        failed_attempts=tuple(dict(record) for record in (*row.request.failed_before, *failed_attempts)),
         checks=examined.checks,
         **asdict(labels),
     )

@@ -113,6 +113,7 @@ def test_kills_through_plan_synth_retry_export_and_finish(tmp_path: Path, fake: 
     first = {f"row-{n}": "silent" for n in range(0, 240, 12)}
     lasting: dict[str, str] = {}  # a retry that is given again after its end would make failed rows another time
     moments, hits = random.Random(2), Counter[str]()
+    took_s: dict[str, float] = {}  # by the commands that nobody kills
 
     def run_folder(folder: Path, kills: int) -> tuple[Path, Path]:
         folder.mkdir()
@@ -129,24 +130,27 @@ def test_kills_through_plan_synth_retry_export_and_finish(tmp_path: Path, fake: 
             for attempt in range(kills + 1):
                 environment = {**os.environ, "FAKE_ENGINE": json.dumps({"faults": faults, "row_s": 0.02})}
                 command = [sys.executable, "-m", "tts_batch", name, *map(str, arguments)]
+                began_s = time.monotonic()
                 with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=-1, stderr=-2) as run:
                     if attempt == kills:
                         assert run.communicate(timeout=120)[0] is not None
                         assert run.returncode in (0, 3), name
+                        took_s.setdefault(name, time.monotonic() - began_s)
                         break
-                    time.sleep(moments.uniform(0.2, 3.0))
+                    time.sleep(moments.uniform(0.1, 0.8) * took_s[name])
                     hits[name] += run.poll() is None
                     run.kill()
                     run.communicate()
                 wait_until(lambda: not processes_of(out))
         return out, exported
 
-    (broken, broken_export), (whole, whole_export) = run_folder(tmp_path / "a", KILLS), run_folder(tmp_path / "b", 0)
+    whole, whole_export = run_folder(tmp_path / "whole", 0)
+    broken, broken_export = run_folder(tmp_path / "broken", KILLS)
     assert snapshot(broken) == snapshot(whole)
     assert {path.name: path.read_bytes() for path in broken_export.glob("*.tar")} == {
         path.name: path.read_bytes() for path in whole_export.glob("*.tar")
     }
-    assert all(hits[name] for name in ("plan", "synth", "retry")), hits
+    assert sum(hits.values()) > 5 * KILLS // 2, hits  # a command that goes on may end before its moment
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)

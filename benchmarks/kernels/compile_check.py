@@ -26,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
+from tts_batch.engine.choices import KV_PAGE_TOKENS
 from tts_batch.engine.code2wav.fast_decoder import FastCodecDecoder
 from tts_batch.engine.kernels import attention, backend, causal_conv, predictor_attention, small_batch
 from tts_batch.engine.loops import DEFAULT_LIMITS
@@ -40,7 +41,6 @@ SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448
 
 SHAPES = {"1.7b": "base_1b7", "0.6b": "base_0b6"}
 ROWS = (1, 2_048)  # the kernels of small batches, and the others
-PAGE_TOKENS = 64
 PIECES, FRAMES = 2, 40
 
 
@@ -133,7 +133,7 @@ def launch_talker(model: Qwen3TTS, dtype: torch.dtype, rows: Sequence[int] = ROW
         StateShape(max(rows), config.hidden_size, config.vocab_size, 1_000, 1_000, 64, 0), dtype, "meta"
     )
     pages = torch.empty(
-        config.num_hidden_layers, 2, 256, config.num_key_value_heads, PAGE_TOKENS, config.head_dim,
+        config.num_hidden_layers, 2, 256, config.num_key_value_heads, KV_PAGE_TOKENS, config.head_dim,
         dtype=dtype, device="meta",
     )  # fmt: skip
     loop = FrameLoop(weights, state, pages, config.codec_eos_token_id, DEFAULT_LIMITS)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 GIB = 2**30
-LIBRARIES_BYTES = 0.6 * GIB  # CUDA's context, its libraries, and the compiled kernels
 
 # Shares of what is free once the weights are packed and a reserve is kept for libraries, graphs and fragments.
 RESERVE_BYTES = 0.4 * GIB
@@ -123,11 +122,6 @@ def least_bytes(costs: Costs, limits: Limits) -> float:
         middle = (fewest + most) // 2
         fewest, most = (fewest, middle) if fit(middle, costs, limits) else (middle, most)
     return most
-
-
-def needed_bytes(weights_bytes: float, talker: TalkerConfig, codec: CodecDecoderConfig, max_frames: int) -> float:
-    """What an engine in bfloat16 needs of an empty card: its weights, CUDA's libraries, and memory for one row."""
-    return weights_bytes + LIBRARIES_BYTES + least_bytes(costs_of(talker, codec, 2, max_frames), LEAST)
 
 
 def too_small(card: str, free_bytes: float, needed_bytes: float) -> EngineConfigError:

@@ -6,12 +6,12 @@ import json
 import os
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tts_batch.cache import find_cache_folder
 from tts_batch.config import JobConfig
 from tts_batch.engine.request import FRAMES_PER_S, EngineConfig, Reference
-from tts_batch.errors import Reason
+from tts_batch.errors import ClipReason, Reason
 from tts_batch.ipc.messages import (
     CheckLimits,
     ClipRules,
@@ -35,18 +35,7 @@ if TYPE_CHECKING:
 NOISY = ("tiny-random",)  # makes noise of any length, whatever the text
 MAX_CLIP_PROCESSES = 8  # some 400 clips a second each
 
-NEW_SEED_HELPS: tuple[Reason, ...] = (
-    "codec_budget_exhausted",
-    "repetitive_generation",
-    "empty_audio",
-    "silent_output",
-    "long_silence",
-    "noise_output",
-    "non_finite",
-    "ref_leak",
-    "too_long_for_text",
-    "too_short_for_text",
-)
+NEW_SEED_HELPS: tuple[Reason, ...] = get_args(ClipReason)
 """Reasons that lie in what was sampled: the same seed would fail again. After others a retry takes the same seed."""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tts_batch.engine.choices import KV_PAGE_TOKENS
+from tts_batch.engine.choices import DEFAULT_MAX_FRAMES, KV_PAGE_TOKENS
 from tts_batch.engine.cuda_graphs import CudaGraphs, bucket_for, row_buckets
 from tts_batch.engine.kernels.backend import uses_triton
 from tts_batch.engine.loops import DEFAULT_LIMITS, LoopLimits
@@ -61,7 +61,7 @@ class RunnerSettings:
     long_windows: bool = False  # more of them where few rows decode and none waits; on CUDA graphs
     prefill_tokens: int = 8_192  # most prompt tokens in one pass
     cuda_graph: bool = True
-    max_frames: int = 8_192  # longest budget of a request
+    max_frames: int = DEFAULT_MAX_FRAMES  # longest budget of a request
     max_model_len: int = 32_768  # longest prompt + budget
     wait_timeout_s: float = 30.0
     loop_limits: LoopLimits = DEFAULT_LIMITS
@@ -146,9 +146,6 @@ class ContinuousRunner:
                 self._graphs.capture(bucket, lambda b=bucket: self._loop.run_frame(self._bucket_slots[b]))
         elif uses_triton(self._state.hidden):
             self._loop.run_frame(self._bucket_slots[self._buckets[-1]])
-        if uses_triton(self._state.hidden):  # else the first request would compile the kernels of prefill
-            x = torch.zeros(2, self._state.hidden.shape[1], dtype=self._state.hidden.dtype, device=self._device)
-            self._prefill(x, [2], torch.zeros(1, self._max_pages, dtype=torch.int32, device=self._device))
         if uses_triton(self._state.hidden):
             self._warm_up_prefill()
 
